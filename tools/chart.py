@@ -75,7 +75,9 @@ ADDED: dict[str, Schema] = {
             "type": ["array", "null"],
             "items": struct(days=TEXTS, start={"type": "string"}, end={"type": "string"}, timeZone={"type": "string"}),
         },
-        remediation=struct(policy={"enum": ["Off", "Suggest", "Reset", "Reboot", False]}, attempts=COUNT, drain=MAP),
+        remediation=struct(
+            policy={"enum": ["Off", "Suggest", "Reset", "Reboot", "Replace", False]}, attempts=COUNT, drain=MAP
+        ),
         notifications=struct(
             cluster={"type": "string"},
             webhook=struct(

@@ -72,6 +72,30 @@ def test_the_agent_may_read_pods_everywhere_only_for_the_nri_plugin(chart: Chart
     assert nri - plain <= operator
 
 
+def test_the_operator_reads_events_of_nodes_and_logs_of_its_own_pods_for_evidence(chart: Chart) -> None:
+    made = chart()
+    role = made.one("Role", "kgpu-operation-evidence")
+    assert (role["metadata"]["namespace"], rights(role["rules"])) == ("default", {("", "events", "list")})
+    own = of_role(made, "Role", "gpu-operator")
+    assert {("", "pods/log", "get"), ("", "configmaps", "get")} <= own
+    everywhere = {resource for _, resource, _ in of_role(made, "ClusterRole", "kgpu:operator")}
+    assert not {"pods/log", "configmaps", "events"} & everywhere
+
+
+def test_who_fetches_evidence_needs_a_role_that_is_bound_to_nobody(chart: Chart) -> None:
+    made = chart()
+    assert of_role(made, "Role", "kgpu-operation-bundles") == {("", "configmaps", "get")}
+    assert not made.has("RoleBinding", "kgpu-operation-bundles")
+
+
+def test_without_operations_there_are_no_rights_for_evidence(chart: Chart) -> None:
+    made = chart("operations.enabled=false")
+    for name in ("kgpu-operation-evidence", "kgpu-operation-bundles"):
+        assert not made.has("Role", name)
+        assert not made.has("RoleBinding", name)
+    assert not {("", "pods/log", "get"), ("", "configmaps", "get")} & of_role(made, "Role", "gpu-operator")
+
+
 def test_nobody_has_all_of_anything(chart: Chart) -> None:
     roles = [obj for obj in chart().objects if obj["kind"] in {"Role", "ClusterRole"}]
     assert {obj["kind"] for obj in roles} == {"Role", "ClusterRole"}
@@ -100,12 +124,13 @@ def test_every_other_role_is_bound_to_one_account(chart: Chart) -> None:
     bound = {
         (obj["roleRef"]["kind"], obj["roleRef"]["name"]): [subject["name"] for subject in obj["subjects"]]
         for obj in made.objects
-        if obj["kind"].endswith("Binding") and obj["metadata"]["name"] != "kgpu-events"
+        if obj["kind"].endswith("Binding") and obj["metadata"]["name"] != "kgpu-events"  # of several
     }
     assert bound == {
         ("ClusterRole", "kgpu:operator"): ["gpu-operator"],
         ("Role", "gpu-operator"): ["gpu-operator"],
         ("Role", "gpu-operator-cleanup"): ["gpu-operator"],
+        ("Role", "kgpu-operation-evidence"): ["gpu-operator"],
         ("ClusterRole", "kgpu:agent"): ["kgpu-agent"],
         ("Role", "kgpu-agent"): ["kgpu-agent"],
         ("ClusterRole", "kgpu:crds"): ["kgpu-crds"],

@@ -23,6 +23,10 @@ VALIDATORS = {kind: jsonschema.validators.validator_for(schema)(schema) for kind
 CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "ClusterPolicy", "NVIDIADriver"}
 
 
+IN_DEFAULT = {"kgpu-events", "kgpu-operation-evidence"}
+"""What is about Events of Nodes, which have no namespace."""
+
+
 def check(made: Made) -> None:
     objects = made.objects
     seen = [(obj["kind"], obj["metadata"]["name"]) for obj in objects]
@@ -34,7 +38,7 @@ def check(made: Made) -> None:
             for version in KUBERNETES:
                 kubernetes_validate.validate(obj, version, strict=True)
         extra = not obj["metadata"].get("labels")
-        place = "default" if obj["metadata"]["name"] == "kgpu-events" else NAMESPACE
+        place = "default" if obj["metadata"]["name"] in IN_DEFAULT else NAMESPACE
         assert extra or obj["kind"] in CLUSTER_WIDE or obj["metadata"]["namespace"] == place
     if made.has("ClusterPolicy"):
         decoded = decode.clusterpolicy(made.one("ClusterPolicy", "cluster-policy"))

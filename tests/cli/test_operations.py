@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from kgpu.formats import names
 from kgpu.formats.gpu_report import ReportedGpu, encode, report
 from kgpu.formats.xid.action import Action
 from kgpu.kube.kinds import NODE_OPERATIONS
-from kgpu.kube.port import LEASES, NODES, Object, Resource
+from kgpu.kube.port import CONFIG_MAPS, LEASES, NODES, Object, Resource
 from tests.operations.world import Cluster
 
 Said = pytest.CaptureFixture[str]
@@ -323,3 +325,71 @@ def test_the_plan_of_an_operation(cluster: Moving, capsys: Said) -> None:
 )
 def test_ages_are_kubectls(seconds: float, text: str) -> None:
     assert _operations.short(seconds) == text
+
+
+EVIDENCE = {"namespace": "gpu-operator", "name": "kgpu-evidence-r", "sizeBytes": 9}
+
+
+def held(cluster: Moving, **more: object) -> None:
+    """A node that is held for replacement, with its evidence."""
+    known = cluster.operation("r", "n1", type="Replace")
+    cluster.put(NODE_OPERATIONS, {**known, "status": status("Acting", "held", evidence=EVIDENCE, **more)})
+    metadata = {
+        "name": EVIDENCE["name"], "namespace": "gpu-operator", "ownerReferences": [{"uid": known["metadata"]["uid"]}],
+    }  # fmt: skip
+    content = {"bundle.tar.gz": base64.b64encode(b"\x1f\x8barchive").decode()}
+    cluster.put(CONFIG_MAPS, {"metadata": metadata, "binaryData": content})
+
+
+def test_a_replacement_is_followed_until_the_node_is_held(cluster: Moving, capsys: Said) -> None:
+    cluster.statuses = [{}, status("Cordoning", "evidence"), status("Draining", "1 pod"), status("Acting", "held")]
+    assert main(["kgpu", "node", "replace", "n1", "--reason", "Xid 79 again"]) == 0
+    spec = made(cluster)["spec"]
+    assert (spec["type"], spec["reason"], spec["nodeName"]) == ("Replace", "Xid 79 again", "n1")
+    assert capsys.readouterr().out.splitlines()[-1] == "n1: Acting: held"
+    cluster.statuses = [{}, status("Failed", "a pod stays", result="TransientFailure")]
+    assert main(["kgpu", "node", "replace", "n2"]) == 3
+
+
+def test_a_replacement_is_resumed(cluster: Moving, capsys: Said) -> None:
+    held(cluster)
+    assert main(["kgpu", "operations", "resume", "r"]) == 0
+    assert made(cluster)["spec"]["resume"] is True
+
+
+def test_a_bundle_is_fetched(cluster: Moving, capsys: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held(cluster)
+    monkeypatch.chdir(tmp_path)
+    assert main(["kgpu", "operations", "bundle", "r"]) == 0
+    assert (tmp_path / "r.tar.gz").read_bytes() == b"\x1f\x8barchive"
+    assert "kgpu doctor --from r.tar.gz" in capsys.readouterr().out
+    assert main(["kgpu", "operations", "show", "r"]) == 0
+    assert "ConfigMap gpu-operator/kgpu-evidence-r, 1 KiB: kgpu operations bundle r" in capsys.readouterr().out
+
+
+def test_a_bundle_goes_to_stdout(cluster: Moving, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    held(cluster)
+    assert main(["kgpu", "operations", "bundle", "r", "-o", "-"]) == 0
+    assert capsysbinary.readouterr().out == b"\x1f\x8barchive"
+
+
+def test_a_bundle_that_is_not_there_is_told(cluster: Moving, capsys: Said) -> None:
+    cluster.operation("m", "n1")
+    assert main(["kgpu", "operations", "bundle", "m"]) == 2
+    assert "m has no evidence bundle" in capsys.readouterr().err
+    assert main(["kgpu", "operations", "bundle", "none"]) == 2
+    assert "there is no operation none" in capsys.readouterr().err
+
+
+def test_why_there_is_no_evidence_is_shown(cluster: Moving, capsys: Said) -> None:
+    known = cluster.operation("r", "n1", type="Replace")
+    row = {
+        "type": "EvidenceCollected",
+        "status": "False",
+        "message": "it hung",
+        "lastTransitionTime": SINCE,
+        "reason": "R",
+    }
+    cluster.put(NODE_OPERATIONS, {**known, "status": status("Acting", "held", conditions=[row])})
+    assert main(["kgpu", "operations", "show", "r"]) == 0
+    assert "EvidenceCollected: False, it hung" in capsys.readouterr().out

@@ -143,3 +143,15 @@ def test_the_command_has_all_of_it_also_as_json(cluster: Cluster, monkeypatch: p
     assert [row["name"] for row in found["operations"]] == ["m"]
     assert [row["name"] for row in found["failed_operations"]] == ["f"]
     assert found["remediation_stopped"] == "4 of 9 nodes call"
+
+
+async def test_machines_that_have_to_be_replaced_are_named(cluster: Cluster) -> None:
+    operation(cluster, "m", "Acting", node="n3")
+    assert not any("replaced" in line for line in await lines(cluster))
+    operation(cluster, "r1", "Acting", node="n1", spec={"type": "Replace"})
+    assert "✘ the machine of this node has to be replaced: n1" in await lines(cluster)
+    operation(cluster, "r2", "Acting", node="n2", spec={"type": "Replace"})
+    operation(cluster, "r4", "Draining", node="n4", spec={"type": "Replace"})
+    said = await lines(cluster)
+    assert "✘ the machines of 2 nodes have to be replaced: n1, n2" in said
+    assert "    to do: kgpu operations show r1" in said

@@ -341,6 +341,74 @@ def test_a_lost_gpu_is_repaired_by_itself_where_that_is_wanted(fleet: EmbeddedLa
         run_kubectl(fleet, "delete", "nodeoperations", "--all")
 
 
+def test_a_machine_that_reboots_do_not_help_is_held_with_its_evidence(fleet: EmbeddedLab, tmp_path: Path) -> None:
+    """An Xid 79 that comes back after a reboot, where the admin lets kgpu go as far as replacement: the node is emptied,
+    labelled and held; the doctor reads what was kept of it; a person gives it back, and nothing stays.
+    """
+    settled(fleet)
+    place, node = ("--namespace", GPU_OPERATOR_NAMESPACE), "l4-1"
+
+    def made(kind: str, phase: str) -> list[Object]:
+        rows = get(fleet, "nodeoperations")["items"]
+        return [obj for obj in rows if obj["spec"]["type"] == kind and (obj.get("status") or {}).get("phase") == phase]
+
+    def kgpu(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "kgpu", *words], capture_output=True, text=True, check=False, timeout=120
+        )  # fmt: skip
+
+    config = json.dumps({"remediation": {"policy": "Replace", "attempts": 1}})
+    try:
+        run_kubectl(fleet, "set", "env", "deployment/gpu-operator", f"KGPU_OPERATIONS_CONFIG={config}", *place)
+        operate.inject(fleet.nodes / node / "hw", "xid", gpu=0, xid=79)
+        until(fleet, lambda: bool(made("Reboot", "Complete")), "the node to be rebooted by itself")
+        settled(fleet)
+        operate.inject(fleet.nodes / node / "hw", "xid", gpu=0, xid=79)
+        (reboot,) = made("Reboot", "Complete")
+        long_ago = json.dumps({"status": {"completedAt": _an_hour_ago()}})  # what kgpu waits for after a repair is over
+        run_kubectl(
+            fleet, "patch", "nodeoperation", reboot["metadata"]["name"], "--subresource=status", "--type=merge",
+            "-p", long_ago,
+        )  # fmt: skip
+        until(fleet, lambda: bool(made("Replace", "Acting")), "the node to be held for replacement")
+        (held,) = made("Replace", "Acting")
+        labels = get(fleet, "node", node)["metadata"]["labels"]
+        assert labels[names.NEEDS_REPLACEMENT_LABEL] == "true"
+        assert get(fleet, "node", node)["spec"]["unschedulable"] is True
+        bundle, name = tmp_path / "bundle.tar.gz", held["metadata"]["name"]
+        config_map = held["status"]["evidence"]["name"]
+        fetched = kgpu("operations", "bundle", name, "-o", str(bundle), "--kubeconfig", str(fleet.kubeconfig))
+        assert fetched.returncode == 0, fetched.stderr
+        read = kgpu("doctor", "--from", str(bundle))
+        assert read.returncode == 1, read.stdout + read.stderr
+        assert "Xid 79" in read.stdout
+        print(f"made to held: {held['metadata']['creationTimestamp']} to {held['status']['phaseSince']}")
+        print(f"bundle: {bundle.stat().st_size} bytes\n{read.stdout}")
+        live = kgpu("doctor", "node", node, "--kubeconfig", str(fleet.kubeconfig))
+        assert f"kgpu operations bundle {name}" in live.stdout
+        assert kgpu("operations", "resume", name, "--kubeconfig", str(fleet.kubeconfig)).returncode == 0
+        until(fleet, lambda: bool(made("Replace", "Complete")), "the node to be given back")
+        after = get(fleet, "node", node)
+        assert names.NEEDS_REPLACEMENT_LABEL not in after["metadata"]["labels"]
+        assert "unschedulable" not in after["spec"]
+        run_kubectl(fleet, "delete", "nodeoperations", "--all")
+
+        def bundles() -> list[str]:
+            return [obj["metadata"]["name"] for obj in get(fleet, "configmaps", *place)["items"]]
+
+        until(fleet, lambda: config_map not in bundles(), "the evidence to go with its operation")
+        # Without the records it is the first time that the GPU is lost.
+        until(fleet, lambda: bool(made("Reboot", "Complete")), "the node to be rebooted by itself")
+        settled(fleet)
+    finally:
+        run_kubectl(fleet, "set", "env", "deployment/gpu-operator", "KGPU_OPERATIONS_CONFIG-", *place)
+        run_kubectl(fleet, "delete", "nodeoperations", "--all")
+
+
+def _an_hour_ago() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 3600))
+
+
 def test_what_an_agent_may_is_what_the_chart_grants(fleet: EmbeddedLab) -> None:
     settled(fleet)
     account = f"--as=system:serviceaccount:{GPU_OPERATOR_NAMESPACE}:{AGENT_DAEMON_SET}"

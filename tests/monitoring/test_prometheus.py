@@ -73,7 +73,7 @@ def operations_page(*, well: bool) -> str:
     """Operations as the engine tells of them: one holds its node and one has failed long ago, or all that alerts name."""
     now = time.time()
     held, spec = stamp_of(now - (60 if well else 90000)), NodeOperationSpec(node_name="n1", type="Maintenance")
-    begun = NodeOperationStatus(phase="Acting", started_at=held)
+    begun = NodeOperationStatus(phase="Acting", started_at=held, phase_since=held)
     late = NodeOperationStatus(
         phase="Restoring", started_at=held, phase_deadline=stamp_of(now + (900 if well else -900))
     )
@@ -84,7 +84,10 @@ def operations_page(*, well: bool) -> str:
         completed_at=stamp_of(now - (90000 if well else 60)),
     )
     asked = msgspec.structs.replace(spec, approved=False)
-    rows = (("begun", spec, begun), ("late", spec, late), ("over", spec, over), ("asked", asked, NodeOperationStatus()))
+    needs = msgspec.structs.replace(spec, type="Maintenance" if well else "Replace")
+    rows = (
+        ("needs", needs, begun), ("begun", spec, begun), ("late", spec, late), ("over", spec, over), ("asked", asked, NodeOperationStatus()),
+    )  # fmt: skip
     operations = [
         Operation(name=name, uid=name, version="1", created=now - (60 if well else 90000), spec=spec, status=status)
         for name, spec, status in rows

@@ -205,6 +205,10 @@ STORIES = (
     Story("GPUNodeHeldLong", operation("held_seconds", "86400x20"), "9m", fires=False),
     Story("GPUNodeHeldLong", operation("held_seconds", "86401x20") |
           operation("overdue_seconds", "0x20", 'phase="Acting"'), "9m", fires=False),
+    Story("GPUNodeHeldLong", operation("held_seconds", "86401x20") | operation("needs_replacement_seconds", "86000x20"),
+          "9m", fires=False),
+    Story("GPUNodeNeedsReplacement", operation("needs_replacement_seconds", "0x20"), "1m", OPERATION),
+    Story("GPUNodeNeedsReplacement", operation("held_seconds", "0x20"), "9m", fires=False),
     Story("GPUNodeOperationUnapproved", operation("unapproved_seconds", "86401x20"), "5m", OPERATION),
     Story("GPUNodeOperationUnapproved", operation("unapproved_seconds", "86400x20"), "9m", fires=False),
     Story("GPURemediationStopped", {f'kgpu_remediation_stopped{{pod="{pod}"}}': "1x20" for pod in "ab"}, "1m"),

@@ -82,7 +82,7 @@ def test_what_may_be_done_by_itself(given: Any, expected: RemediationPolicy) -> 
     ("given", "why"),
     [
         ("Suggest", "a mapping such as"),
-        ({"policy": "Replace"}, "not built yet"),
+        ({"policy": "replace"}, "one of: Off, Suggest, Reset, Reboot, Replace"),
         ({"policy": "reboot"}, 'did you mean "Reboot"'),
         ({"policy": True}, "one of: Off, Suggest, Reset, Reboot"),
         ({"policy": ["Off"]}, "one of: Off, Suggest, Reset, Reboot"),

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from kgpu.base.errors import HostError
+from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import NODES
 from kgpu.operations.config import OperationBudget, Share
 from tests.budget import count
@@ -28,6 +30,11 @@ class Story:
     boots: int = 0
     resets: int = 0
     spec: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def bundle(self) -> bool:
+        """Whether what was known of the node is kept."""
+        return self.type == "Replace" and self.begin is not _no_evidence
 
 
 def _pods(cluster: Cluster) -> None:
@@ -66,6 +73,15 @@ def _refusing_agent(cluster: Cluster) -> None:
     cluster.machines["n1"].agent.refuses = "it has MIG instances, which a reset would end"
 
 
+def _no_evidence(cluster: Cluster) -> None:
+    _pods(cluster)
+    cluster.evidence = HostError("kgpu collect has failed", "an archive", "collect it by hand")
+
+
+def _repaired(cluster: Cluster) -> None:
+    cluster.repair("n1")
+
+
 _GPU = {"gpus": ["GPU-1"]}
 
 STORIES = {
@@ -82,6 +98,11 @@ STORIES = {
     "a GPU reset": Story(_ill, lambda _: None, "Complete", "Succeeded", "GpuReset", resets=1, spec=_GPU),
     "a reset that fails": Story(_failing(1), lambda _: None, "Failed", "TransientFailure", "GpuReset", resets=1, spec=_GPU),
     "a reset that hangs": Story(_failing(15), lambda _: None, "Failed", "TransientFailure", "GpuReset", resets=1, spec=_GPU),
+    "replaced, resumed": Story(_pods, lambda cluster: cluster.say("m", resume=True), "Complete", "Succeeded", "Replace"),
+    "replaced, cancelled": Story(_pods, lambda cluster: cluster.say("m", cancel=True), "Complete", "Cancelled", "Replace"),
+    "replaced, repaired": Story(_pods, _repaired, "Complete", "Succeeded", "Replace"),
+    "replaced, uncordoned": Story(_pods, lambda cluster: cluster.uncordon("n1"), "Complete", "Cancelled", "Replace"),
+    "replaced without evidence": Story(_no_evidence, lambda cluster: cluster.say("m", resume=True), "Complete", "Succeeded", "Replace"),
     "an agent that refuses": Story(_refusing_agent, lambda _: None, "Failed", "PermanentFailure", "GpuReset", spec=_GPU),
 }  # fmt: skip
 
@@ -125,9 +146,11 @@ async def test_nothing_is_left_behind_by_a_kill(name: str) -> None:
             assert not cluster.unschedulable("n1"), die_at
             assert cluster.owners("n1") == "", die_at
             machine = cluster.machines["n1"]
-            assert (len(machine.asked), machine.boots) == (story.boots, story.boots), die_at
+            assert (len(machine.asked), machine.boots) == (story.boots, story.boots + (story.then is _repaired)), die_at
+            assert cluster.bundles() == (["kgpu-evidence-m"] if story.bundle else []), die_at
             assert machine.reset_gpus == [("GPU-1",)] * story.resets, die_at
             assert not cluster.order("n1"), die_at
+            assert not cluster.marked("n1"), die_at
             assert cluster.pods_on("n1") <= {"web-0", "web-1", "web-2", "bare"}, die_at
 
 
@@ -135,14 +158,21 @@ class Watched(Cluster):
     """Checks after each write that no more nodes are held than may be."""
 
     most = 0
+    most_held = 0
 
     async def _counted(self, write: Callable[[], object]) -> object:
         try:
             return await super()._counted(write)
         finally:
             held = sum(1 for name in self.names if self.owners(name))
-            begun = sum(1 for name in self.operations if self.status(name).get("phase") in BEGUN)
-            self.most = max(self.most, held, begun)
+            begun = sum(1 for name in self.operations if self._is_at_work(name))
+            self.most, self.most_held = max(self.most, begun), max(self.most_held, held)
+
+    def _is_at_work(self, name: str) -> bool:
+        """Whether it takes a slot: one that waits for a machine does not, nor while it gives its node back."""
+        phase = self.status(name).get("phase")
+        waits = phase in {"Acting", "Restoring"} and self.object(NODE_OPERATIONS, name)["spec"]["type"] == "Replace"
+        return phase in BEGUN and not waits
 
     names: tuple[str, ...] = ()
     operations: tuple[str, ...] = ()
@@ -155,7 +185,7 @@ def _act(cluster: Watched, chance: random.Random) -> None:
     """Something that people or the weather do."""
     name, operation = chance.choice(cluster.names), chance.choice(cluster.operations)
     known = cluster.object(NODES, name)
-    what = chance.randrange(9)
+    what = chance.randrange(10)
     if what == 0:
         cluster.uncordon(name)
     elif what == 1:
@@ -172,6 +202,8 @@ def _act(cluster: Watched, chance: random.Random) -> None:
     elif what == 6:
         agent = cluster.machines[name].agent
         agent.silent, agent.holders = chance.random() < 0.3, [f"web-{name}"] * chance.randrange(2)
+    elif what == 8:
+        cluster.repair(name)
     elif what == 7:
         cluster.machines[name].reset_ends = chance.choice((0, 0, 1, 14, 15))
     else:
@@ -179,7 +211,7 @@ def _act(cluster: Watched, chance: random.Random) -> None:
 
 
 def _any_operation(chance: random.Random) -> dict[str, object]:
-    kind = chance.choice(("Maintenance", "Reboot", "GpuReset"))
+    kind = chance.choice(("Maintenance", "Reboot", "GpuReset", "Replace"))
     gpus = ["GPU-1"] if kind == "GpuReset" or (kind == "Maintenance" and chance.random() < 0.3) else []
     return {"type": kind, "gpus": gpus, "durationSeconds": chance.choice((3, 10, 60))}
 
@@ -252,9 +284,11 @@ async def _any_order(seed: int) -> int:
             break
         await processes.go_on(20, step=20)
     await processes.engine.stop()
-    assert cluster.most <= min(budget.max_parallel, share.of(len(cluster.names))), seed
+    assert cluster.most <= budget.max_parallel, seed
+    assert max(cluster.most, cluster.most_held) <= share.of(len(cluster.names)), seed
     assert not [name for name in cluster.names if cluster.unschedulable(name)], seed
-    assert not [name for name in cluster.names if cluster.owners(name) or cluster.order(name)], seed
+    left = [name for name in cluster.names if cluster.owners(name) or cluster.order(name) or cluster.marked(name)]
+    assert not left, seed
     assert {cluster.status(name)["phase"] for name in cluster.operations} <= {"Complete", "Failed"}, seed
     for machine in cluster.machines.values():
         assert len(machine.asked) == len(set(machine.asked)), seed

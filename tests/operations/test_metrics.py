@@ -110,3 +110,15 @@ def test_no_text_of_a_record_forges_a_sample() -> None:
     assert labels["node"] == hostile.replace("\n", " ")
     ((labels, _),) = samples(FAILED, [ended("f", ago=5, why='a\\"\nb')])
     assert labels["reason"] == 'a\\" b'
+
+
+def test_only_what_waits_for_a_machine_needs_a_replacement() -> None:
+    since = stamp_of(NOW - 600)
+    rows = [
+        operation("held", kind="Replace", phase="Acting", phase_since=since),
+        operation("on-its-way", kind="Replace", phase="Draining", phase_since=since),
+        operation("maintenance", kind="Maintenance", phase="Acting", phase_since=since),
+    ]
+    assert samples("kgpu_node_operation_needs_replacement_seconds", rows) == [
+        ({"node": "n1", "operation": "held", "type": "Replace"}, 600)
+    ]

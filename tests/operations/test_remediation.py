@@ -14,11 +14,11 @@ from kgpu.formats.crd.status import StatusCondition
 from kgpu.formats.gpu_report import GpuReport, ReportedGpu
 from kgpu.formats.xid.action import Action
 from kgpu.operations.config import RemediationPolicy, Strongest
+from kgpu.operations.ladder import DAY
 from kgpu.operations.model import Operation, Record, TargetNode, stamp_of
 from kgpu.operations.plan import step
 from kgpu.operations.remediation import (
     BREAKER_WINDOW,
-    DAY,
     KEPT,
     SETTLE,
     RemediationMemory,
@@ -44,9 +44,10 @@ def by_name(*nodes: TargetNode) -> dict[str, TargetNode]:
 
 
 def wanted(*nodes: TargetNode, policy: RemediationPolicy = REBOOT, operations: tuple[Operation, ...] = ()) -> list[str]:
+    """The nodes that would be reset or rebooted."""
     plan = remediate(by_name(*nodes), operations, policy, NOW)
     assert not plan.breaker
-    return [one.spec.node_name for one in plan.create]
+    return [one.spec.node_name for one in plan.create if one.spec.type != "Replace"]
 
 
 def past(
@@ -56,8 +57,11 @@ def past(
     phase: str = "Complete",
     by: str = names.REMEDIATION_REQUESTER,
     kind: Any = "Reboot",
+    reason: str = "",
 ) -> Operation:
-    status = NodeOperationStatus(phase=phase, result="Succeeded", completed_at=stamp_of(NOW - ago))  # type: ignore[arg-type]
+    """One that has succeeded, or, with a ``reason``, failed before its act."""
+    result = "TransientFailure" if reason else "Succeeded"
+    status = NodeOperationStatus(phase=phase, result=result, reason=reason, completed_at=stamp_of(NOW - ago))  # type: ignore[arg-type]
     spec = NodeOperationSpec(node_name=name, type=kind, requested_by=by)
     return Operation(name=f"{name}-{ago}", uid=str(ago), version="1", created=NOW - ago - 60, spec=spec, status=status)
 
@@ -324,7 +328,7 @@ def test_what_has_not_begun_is_withdrawn_when_it_is_switched_off() -> None:
 
 
 def test_it_is_said_when_it_is_a_persons_turn() -> None:
-    twice = (past(ago=2 * SETTLE), past(ago=3 * SETTLE))
+    twice = (past(ago=2 * SETTLE, reason="DrainTimeout"), past(ago=3 * SETTLE, reason="DrainTimeout"))
     given_up = remediate(by_name(node()), twice, REBOOT, NOW).given_up
     assert given_up == {"n1": "it was rebooted 2 times within a day (operations.remediation.attempts)"}
     (wanted,) = remediate(by_name(node()), (), REBOOT, NOW).create

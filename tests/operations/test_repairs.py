@@ -65,16 +65,53 @@ async def test_a_lost_gpu_is_repaired_once() -> None:
         assert len(made(cluster)) == 1
 
 
-async def test_a_verdict_that_returns_leads_to_another_and_then_to_a_person() -> None:
+async def test_a_verdict_that_returns_leads_to_another_and_then_to_a_replacement() -> None:
+    """Which waits for a person, as the policy allows reboots."""
     cluster = nodes(1)
     async with engine(cluster, REBOOT) as running:
         for _ in range(5):
             says(cluster, "n1", LOST)
             await running.run_for(900, step=20)
-        assert (len(made(cluster)), cluster.machines["n1"].boots) == (2, 2)
+        assert cluster.machines["n1"].boots == 2
+        assert [one["spec"]["type"] for one in made(cluster)] == ["Reboot", "Reboot", "Replace"]
+        suggested = made(cluster)[-1]
+        assert (suggested["spec"]["approved"], suggested["status"]["reason"]) == (False, "WaitsForApproval")
+        told = [stored.obj for (kind, _, _), stored in cluster._objects.items() if kind == EVENTS]
+        assert not [event for event in told if event["reason"] == "RepairGivenUp"], "something is to be done"
+
+
+async def test_a_machine_that_reboots_do_not_help_is_emptied_and_held() -> None:
+    cluster = nodes(1)
+    async with engine(cluster, RemediationPolicy(strongest=Strongest.REPLACE)) as running:
+        for _ in range(5):
+            says(cluster, "n1", LOST)
+            await running.run_for(900, step=20)
+        assert cluster.machines["n1"].boots == 2
+        (held,) = [one for one in made(cluster) if one["spec"]["type"] == "Replace"]
+        assert (held["status"]["phase"], held["status"]["reason"]) == ("Acting", "NeedsReplacement")
+        assert cluster.marked("n1")
+        assert cluster.unschedulable("n1")
+        assert cluster.collected == ["n1"]
+        cluster.say(held["metadata"]["name"], resume=True)
+        await running.run_for(900, step=20)
+        assert not cluster.marked("n1")
+        assert not cluster.unschedulable("n1")
+        assert len(made(cluster)) == 3, "a person has decided, for as long as this boot lasts"
+
+
+async def test_a_replacement_that_fails_is_a_persons_turn() -> None:
+    cluster = nodes(1)
+    async with engine(cluster, RemediationPolicy(strongest=Strongest.REPLACE)) as running:
+        for _ in range(2):
+            says(cluster, "n1", LOST)
+            await running.run_for(900, step=20)
+        cluster.pod("bare", "n1", owner=None)
+        says(cluster, "n1", LOST)
+        await running.run_for(900, step=20)
         told = [stored.obj for (kind, _, _), stored in cluster._objects.items() if kind == EVENTS]
         (turn,) = [event for event in told if event["reason"] == "RepairGivenUp"]
-        assert "it was rebooted 2 times within a day" in turn["message"]
+        assert "pods on the node may not go: default/bare" in turn["message"]
+        assert not cluster.unschedulable("n1")
 
 
 ILL = ReportedGpu(uuid="GPU-5", index=5, action=Action.RESET_GPU, what="Xid 48")

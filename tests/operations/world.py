@@ -13,13 +13,22 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from kgpu.base.clock import VirtualClock, settle
-from kgpu.base.errors import HostError
+from kgpu.base.errors import HostError, UserError
 from kgpu.base.service import end
 from kgpu.formats import names
 from kgpu.formats.node_order import HolderPod, OrderedGpu, OrderStep, answer, encode, read_order
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
-from kgpu.kube.port import NODES, PODS, KubeRefusedError, KubeUnreachableError, Object, Resource, WatchEvent
+from kgpu.kube.port import (
+    CONFIG_MAPS,
+    NODES,
+    PODS,
+    KubeRefusedError,
+    KubeUnreachableError,
+    Object,
+    Resource,
+    WatchEvent,
+)
 from kgpu.notifications.notifier import Notifier
 from kgpu.operations import node_reboot
 from kgpu.operations.config import OperationBudget, RemediationPolicy, Share
@@ -155,6 +164,12 @@ class Cluster(FakeApi):
         self.evictions: list[str] = []
         self.uids = itertools.count(1)
         self.machines: dict[str, SimMachine] = {}
+        self.collected: list[str] = []
+        """The nodes whose evidence was asked for."""
+        self.evidence: bytes | UserError = b"an archive"
+        """What collecting yields."""
+        self.collecting_ends = asyncio.Event()
+        self.collecting_ends.set()
         self.boot_looks = 4
         """Looks of kubelets for which a machine that reboots is away."""
 
@@ -166,7 +181,7 @@ class Cluster(FakeApi):
     async def create(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
         if subresource == "eviction":
             return await self._counted(lambda: self._evict(resource, obj))
-        if resource == PODS:
+        if resource in (PODS, CONFIG_MAPS):
             return await self._counted(lambda: super(Cluster, self).create(resource, obj))
         return await super().create(resource, obj, subresource=subresource)
 
@@ -277,6 +292,24 @@ class Cluster(FakeApi):
         rows = (stored.obj for (resource, _, _), stored in self._objects.items() if resource == PODS)
         return {row["metadata"]["name"] for row in rows if row["spec"].get("nodeName") == node}
 
+    def repair(self, name: str) -> None:
+        """A person repairs a machine: it boots, and its GPUs are well by the word of its agent."""
+        machine = self.machines[name]
+        machine.boot_anew()
+        self._booted(name, machine.boot)
+        known = self.object(NODES, name)
+        rows = [row for row in known["status"]["conditions"] if row["type"] != names.GPUS_HEALTHY_CONDITION]
+        well = {"type": names.GPUS_HEALTHY_CONDITION, "status": "True"}
+        self.put(NODES, {**known, "status": {**known["status"], "conditions": [*rows, well]}})
+
+    def bundles(self) -> list[str]:
+        """The names of the ConfigMaps with evidence."""
+        return [name for (resource, _, name) in self._objects if resource == CONFIG_MAPS]
+
+    def marked(self, name: str) -> bool:
+        """Whether a node's machine is said to need replacement."""
+        return (self.object(NODES, name)["metadata"].get("labels") or {}).get(names.NEEDS_REPLACEMENT_LABEL) == "true"
+
     async def kubelets(self) -> None:
         """Pods that were asked to go do; agents obey orders; acts act; machines that were asked to reboot do."""
         for name in self.machines:
@@ -335,6 +368,20 @@ class Cluster(FakeApi):
         self.put(NODES, {**known, "status": status})
 
 
+class SimCollector:
+    """Gets what the cluster says that a node's evidence is."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def collect(self, node: str) -> bytes:
+        self._cluster.collected.append(node)
+        await self._cluster.collecting_ends.wait()
+        if isinstance(self._cluster.evidence, UserError):
+            raise self._cluster.evidence
+        return self._cluster.evidence
+
+
 class Engine:
     """One process that leads. ``run_for`` lets time pass."""
 
@@ -359,6 +406,7 @@ class Engine:
             remediation=remediation,
             notifier=notifier,
             clock=self.clock,
+            collector=SimCollector(cluster),
             now=lambda: START + ahead + self.clock.monotonic(),
         )
         self._tasks: list[asyncio.Task[None]] = []

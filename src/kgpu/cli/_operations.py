@@ -91,8 +91,13 @@ def details(operation: Operation | UnreadableOperation) -> list[str]:
     if status.drain is not None:
         lines.append(f"{'pods':<10} {status.drain.gone} of {status.drain.total} gone")
         lines += [f"{'':<10} {pod.namespace}/{pod.name}: {pod.why}" for pod in status.drain.waiting]
+    if status.evidence is not None:
+        where = f"ConfigMap {status.evidence.namespace}/{status.evidence.name}"
+        size = f"{status.evidence.size_bytes // 1024 + 1} KiB"
+        lines.append(f"{'evidence':<10} {where}, {size}: kgpu operations bundle {operation.name}")
     for condition in sorted(status.conditions, key=lambda condition: condition.last_transition_time):
-        word = "" if condition.status == "True" else f": {condition.status}"
+        why = f", {condition.message}" if condition.message and condition.status == "False" else ""
+        word = "" if condition.status == "True" else f": {condition.status}{why}"
         lines.append(f"{condition.last_transition_time}  {condition.type}{word}")
     return lines
 

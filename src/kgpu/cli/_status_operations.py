@@ -50,11 +50,27 @@ class NodeOperations:
         lines = _section(f"{len(self.unended)} {many}{wait}:", self.unended, now)
         have = "operation has" if len(self.failed) == 1 else "operations have"
         lines += _section(f"{len(self.failed)} {have} failed within a day:", self.failed, now)
+        lines += self._machines()
         if self.stopped:
             lines.append(f"✘ kgpu begins no operation on its own: {self.stopped}")
         if self.unknown:
             lines.append(f"not known: operations on nodes: {self.unknown}")
         return [*lines, *([f"    to do: {self.remedy}"] if self.remedy else [])]
+
+    def _machines(self) -> list[str]:
+        """The nodes whose machines have to be replaced."""
+        from kgpu.operations.model import Operation
+
+        waiting = [row for row in self.unended if isinstance(row, Operation) and row.waits_for_machine]
+        if not waiting:
+            return []
+        what = "the machine of this node has" if len(waiting) == 1 else f"the machines of {len(waiting)} nodes have"
+        shown = ", ".join(row.node for row in waiting[:MOST_ROWS])
+        more = f" and {len(waiting) - MOST_ROWS} more" if len(waiting) > MOST_ROWS else ""
+        return [
+            f"✘ {what} to be replaced: {shown}{more}",
+            f"    to do: kgpu operations show {waiting[0].name}",
+        ]
 
 
 async def read_operations(api: WatchedCluster, namespace: str) -> NodeOperations:

@@ -43,12 +43,19 @@ kgpu node reset-gpu gpu-7
 kgpu node reset-gpu gpu-7 --gpu GPU-5d1b6f2c-0b0e-5c64-8f0c-2b1f6a8f9a11 --reason "row remap pending"
 kgpu node reset-gpu gpu-7 --dry-run
 """
+REPLACE: Final = """
+kgpu node replace gpu-7 --reason "Xid 79 after every reboot"
+kgpu node replace gpu-7 --dry-run
+kgpu operations bundle replace-gpu-7-x2x4k -o gpu-7.tar.gz
+kgpu operations resume replace-gpu-7-x2x4k
+"""
 EXAMPLES: Final = 'kgpu node maintain gpu-7\nkgpu node reboot gpu-7 --reason "new kernel"\nkgpu node reset-gpu gpu-7'
 
 
 @click.group("node", cls=ExampleGroup, examples=EXAMPLES)
 def node() -> None:
-    """Work on nodes and their GPUs: empty them, reset or reboot them, and give them back as they were.
+    """Work on nodes and their GPUs: empty them, reset or reboot them, and give them back as they were; or hold them for
+    replacement.
 
     Needs the rights of the ClusterRole kgpu-node-operations.
     """
@@ -103,6 +110,19 @@ def reboot(*, reboot_timeout: str, **given: Any) -> None:
     """
     spec = _spec("Reboot", given, act_timeout_seconds=_seconds(reboot_timeout, "--reboot-timeout"))
     _carry_out(spec, given, until=lambda _: False, well=_has_succeeded)
+
+
+@node.command("replace", examples=REPLACE)
+@_options
+def replace(**given: Any) -> None:
+    """Keep what is known of nodes, empty them, and hold them until their machines are replaced.
+
+    What is known is an archive for `kgpu doctor --from`, which `kgpu operations bundle` fetches. The nodes get the
+    label kgpu.dev/needs-replacement=true; kgpu deletes no machine and no Node. A node is given back when all its GPUs
+    work in another boot, or it is resumed. Exit code 0 once the nodes are held, 3 when one could not be emptied; it is
+    given back then.
+    """
+    _carry_out(_spec("Replace", given), given, until=_is_held, well=_is_held)
 
 
 def _gpu_option(default: str) -> Callable[[F], F]:
@@ -189,7 +209,9 @@ def _carry_out(
         raise click.exceptions.Exit(FAILED)
 
 
-def _spec(kind: Literal["Maintenance", "Reboot", "GpuReset"], given: dict[str, Any], **more: Any) -> NodeOperationSpec:
+def _spec(
+    kind: Literal["Maintenance", "Reboot", "GpuReset", "Replace"], given: dict[str, Any], **more: Any
+) -> NodeOperationSpec:
     from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain
 
     drain = OperationDrain(

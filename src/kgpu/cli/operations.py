@@ -27,6 +27,11 @@ kgpu operations show maintenance-gpu-7-x2x4k
 kgpu operations plan maintenance-gpu-7-x2x4k
 kgpu operations resume maintenance-gpu-7-x2x4k
 kgpu operations cancel maintenance-gpu-7-x2x4k
+kgpu operations bundle replace-gpu-7-7a00f4e9ae
+"""
+BUNDLE: Final = """
+kgpu operations bundle replace-gpu-7-7a00f4e9ae
+kgpu operations bundle replace-gpu-7-7a00f4e9ae -o - | kgpu doctor --from -
 """
 
 
@@ -50,7 +55,7 @@ _names: Final = click.argument("names", nargs=-1, required=True, metavar="NAME..
 
 @click.group("operations", cls=_ListingGroup, examples=EXAMPLES)
 def operations() -> None:
-    """What is being done to nodes, what waits and why; approve, cancel, resume.
+    """What is being done to nodes, what waits and why; approve, cancel, resume; fetch evidence.
 
     `kgpu node` makes operations; `kubectl get nodeoperations` has them, too.
     """
@@ -144,6 +149,50 @@ def resume(context: click.Context, *, names: tuple[str, ...], kubeconfig: str) -
     _say(context, kubeconfig, names, Word.RESUME, "goes on: its node is given back")
 
 
+@operations.command("bundle", examples=BUNDLE)
+@click.argument("name", shell_complete=_complete.operations)
+@click.option("-o", "--output", "file", default="", metavar="FILE",
+              help="Where it goes; - for stdout. Default: NAME.tar.gz.")  # fmt: skip
+@_connection
+@click.pass_context
+def bundle(context: click.Context, *, name: str, file: str, kubeconfig: str) -> None:
+    """Fetch what was known of a node before a Replace emptied it, an archive for `kgpu doctor --from`.
+
+    Needs the rights of the Role kgpu-operation-bundles in the operator's namespace. It goes when its operation does.
+    """
+    from kgpu.cli.collect import STDOUT, to_stdout
+    from kgpu.doctor.archive import save
+
+    check_kubeconfig(context, kubeconfig)
+    data = run_async(_with_api(kubeconfig, lambda api: _bundle(api, name)))
+    if file == STDOUT:
+        to_stdout(data)
+        return
+    file = file or f"{name}.tar.gz"
+    size = save(data, file)
+    click.echo(f"{file}: {size // 1024 + 1} KiB; look at it with: kgpu doctor --from {file}")
+
+
+async def _bundle(api: KubeApi, name: str) -> bytes:
+    from kgpu.operations.bundles import read
+
+    (known,) = await _read(api, (name,))
+    return await read(api, _readable(known))
+
+
+def _readable(row: Operation | UnreadableOperation) -> Operation:
+    """Raises ConfigError for an operation of another version."""
+    from kgpu.operations.model import Operation
+
+    if not isinstance(row, Operation):
+        raise ConfigError(
+            f"this version of kgpu can't read {row.name}: {row.problem}",
+            "an operation of this version",
+            "use the kgpu of the cluster's version",
+        )
+    return row
+
+
 def _say(context: click.Context, kubeconfig: str, names: tuple[str, ...], word: Word, what: str) -> None:
     from kgpu.operations.requests import say
 
@@ -174,19 +223,10 @@ async def _read(api: KubeApi, names: tuple[str, ...]) -> list[Operation | Unread
 
 
 async def _plans(api: KubeApi, names: tuple[str, ...]) -> list[Preview]:
-    from kgpu.operations.model import Operation
     from kgpu.operations.requests import preview
 
-    previews = []
-    for row in await _read(api, names):
-        if not isinstance(row, Operation):
-            raise ConfigError(
-                f"this version of kgpu can't read {row.name}: {row.problem}",
-                "an operation of this version",
-                "use the kgpu of the cluster's version",
-            )
-        previews.append(await preview(api, row.node, row.spec.drain, of_gpus=bool(row.spec.gpus)))
-    return previews
+    rows = map(_readable, await _read(api, names))
+    return [await preview(api, row.node, row.spec.drain, of_gpus=bool(row.spec.gpus)) for row in rows]
 
 
 def _is_over(row: Operation | UnreadableOperation) -> bool:

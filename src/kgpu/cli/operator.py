@@ -207,6 +207,7 @@ async def _run(
     from kgpu.kube.port import NODES
     from kgpu.kube.shared_informer import SharedInformer
     from kgpu.manager.run import ManagerProcess
+    from kgpu.operations.collecting import CollectingProcess
     from kgpu.operations.off import OperationsOff
     from kgpu.operations.run import OperationsController
     from kgpu.operator.run import OperatorController, find_owner
@@ -240,6 +241,7 @@ async def _run(
                         now=now,
                         nodes=nodes,
                         notifier=_notifier(webhook, now),
+                        collector=CollectingProcess(kubeconfig=kubeconfig, namespace=settings.namespace),
                     )
                 )
             manager = ManagerProcess(api, controllers, options)

@@ -71,6 +71,11 @@ class KnownOperation:
         return self.phase is OperationPhase.ACTING and OperationType(self.spec.type) is OperationType.MAINTENANCE
 
     @property
+    def waits_for_machine(self) -> bool:
+        """Whether it holds the empty node until its machine is replaced."""
+        return self.phase is OperationPhase.ACTING and OperationType(self.spec.type) is OperationType.REPLACE
+
+    @property
     def who(self) -> str:
         """``Maintenance m1 (asked for by jane: new fans)``."""
         by = f"asked for by {self.spec.requested_by}" if self.spec.requested_by else ""
@@ -98,11 +103,24 @@ class KnownOperation:
         if self.late(snapshot):
             operator = Remedy("kgpu status").why("see whether kgpu's operator runs, and in its log why this stays")
             return (operator, remedies.show_operation(self.name))
+        if self.waits_for_machine:
+            return self._replacement()
         if self.in_maintenance:
             return (remedies.resume_operation(self.name).why("when the work on the node is done"),)
         return (
             remedies.show_operation(self.name).why("it goes on by itself; how far it is"),
             remedies.cancel_operation(self.name).why("or end it, which gives the node back"),
+        )
+
+    def _replacement(self) -> tuple[Remedy, ...]:
+        fetched = (
+            remedies.bundle_of_operation(self.name).why("fetch what was known of the node, for whoever replaces it"),
+        )
+        return (
+            *(fetched if self.status.evidence is not None else ()),
+            Remedy("kubectl delete node {}", self.node).why("once its machine is replaced; this ends the operation"),
+            Remedy("or repair the machine and boot it: kgpu gives the node back once all its GPUs work"),
+            remedies.resume_operation(self.name).why("or give it back as it is"),
         )
 
 

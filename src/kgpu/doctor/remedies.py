@@ -260,8 +260,13 @@ def cancel_operation(name: str) -> Remedy:
     return Remedy("kgpu operations cancel {name}", name=name)
 
 
+def bundle_of_operation(name: str) -> Remedy:
+    """Fetch what was known of a node before its operation emptied it."""
+    return Remedy("kgpu operations bundle {name}", name=name)
+
+
 def resume_operation(name: str) -> Remedy:
-    """Say that a maintenance is over, and give its node back."""
+    """Say that a maintenance or the wait for a machine is over, and give its node back."""
     return Remedy("kgpu operations resume {name}", name=name)
 
 

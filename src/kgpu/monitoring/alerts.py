@@ -184,6 +184,12 @@ def _by_operation(metric: str, more: str = "") -> str:
 _HELD: Final = _by_operation("held_seconds")
 _OVERDUE: Final = _by_operation("overdue_seconds", ", phase")
 _FAILED_AT: Final = _by_operation("failed_timestamp_seconds", ", reason")
+_NEEDS_MACHINE: Final = _by_operation("needs_replacement_seconds")
+_REPLACE: Final = (
+    f"{_SHOW} says why, `kgpu operations bundle {{{{ $labels.operation }}}}` fetches what was known of the node. "
+    "Replace the machine and delete its Node; or repair and boot it, and kgpu gives it back once all its GPUs work; or "
+    "`kgpu operations resume {{ $labels.operation }}` gives it back as it is"
+)
 _STUCK: Final = (
     "Restoring: the node could not be given back and stays cordoned; any other phase: no operator leads, or its writes "
     f"are refused. {_SHOW} says how far it is, `kgpu status` whether an operator runs, and its log why it stays"
@@ -206,9 +212,13 @@ OF_OPERATIONS: Final = _alerts(
     ("GPUNodeOperationFailed", f"time() - {_FAILED_AT} < {{threshold}}", 86400, "0m", "warning",
          f"{_OPERATION} has failed: {{{{ $labels.reason }}}}", _AFTER_FAILURE),
     # What has an end of its own is stuck when that is over.
-    ("GPUNodeHeldLong", f"{_HELD} > {{threshold}} unless on (node, operation) {_OVERDUE}", 86400, "5m", "warning",
+    ("GPUNodeHeldLong",
+         f"{_HELD} > {{threshold}} unless on (node, operation) {_OVERDUE} unless on (node, operation) {_NEEDS_MACHINE}",
+         86400, "5m", "warning",
          f"{_OPERATION} has held the node for {{{{ $value | humanizeDuration }}}}, and nothing ends it",
          "When the work on the node is done: `kgpu operations resume {{ $labels.operation }}`"),
+    ("GPUNodeNeedsReplacement", f"{_NEEDS_MACHINE} >= 0", None, "0m", "warning",
+         f"The machine of node {{{{ $labels.node }}}} has to be replaced: {_OPERATION} holds it, empty", _REPLACE),
     ("GPUNodeOperationUnapproved", f"{_by_operation('unapproved_seconds')} > {{threshold}}", 86400, "5m", "warning",
          f"{_OPERATION} has waited {{{{ $value | humanizeDuration }}}} for approval", _APPROVE),
     ("GPURemediationStopped", "max(kgpu_remediation_stopped) == 1", None, "0m", "critical",

@@ -2,7 +2,8 @@
 
 A node that nobody can use is unavailable, whoever cordoned it and for whatever reason, so one budget covers people's
 cordons, this engine's and failures. Work on a node that is already down counts against ``maxParallel`` but not against
-``maxUnavailable``. The budget never stops an operation that has begun, and never delays giving a node back.
+``maxUnavailable``. A node that waits for another machine needs nobody's work: it counts against ``maxUnavailable``
+alone. The budget never stops an operation that has begun, and never delays giving a node back.
 """
 
 from __future__ import annotations
@@ -75,9 +76,10 @@ def _room(
     counted = {name for name, node in nodes.items() if node.has_gpus} | (begun.keys() & nodes.keys())
     down = {name for name in counted if is_down(nodes[name]) or name in begun}
     limit = budget.max_unavailable.of(max(1, len(counted)))
+    at_work = sum(1 for operation in operations if operation.takes_slot)
     room = _Room(
-        budget=budget, nodes=nodes, slots=budget.max_parallel - len(begun), limit=limit, room=limit - len(down),
-        held=begun, down=down, opens_at=opens_at(budget.windows, now),
+        budget=budget, nodes=nodes, slots=budget.max_parallel - at_work - len(unreadable), limit=limit,
+        room=limit - len(down), held=begun, down=down, opens_at=opens_at(budget.windows, now),
         left_this_hour=_left_this_hour(operations, budget, now),
     )  # fmt: skip
     for name in down:

@@ -24,7 +24,6 @@ MAX_NODES: Final = 100_000
 _KEYS: Final = (
     "maxParallel", "maxUnavailable", "groups", "maxPerHour", "windows", "remediation", "hostPaths",
 )  # fmt: skip
-_NOT_YET: Final = ("Replace",)
 MAX_GROUPS: Final = 16
 MAX_PATH: Final = 4096
 _PERCENT: Final = re.compile(r"(?P<share>[0-9]{1,3})%")
@@ -81,6 +80,7 @@ class Strongest(enum.StrEnum):
     SUGGEST = "Suggest"
     RESET = "Reset"
     REBOOT = "Reboot"
+    REPLACE = "Replace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,12 +152,6 @@ def _strongest(value: Any, where: str) -> Strongest:
     if value is None:
         return RemediationPolicy().strongest
     word = "Off" if value is False else value  # YAML's off
-    if word in _NOT_YET:
-        raise ConfigError(
-            f"{where} is {word}, which is not built yet",
-            f"one of: {', '.join(Strongest)}",
-            "use Suggest, which names all",
-        )
     if not isinstance(word, str) or word not in list(Strongest):
         hint = did_you_mean(str(word)[:40], list(Strongest))
         raise ConfigError(f"{where} is {str(word)[:40]!r}", f"one of: {', '.join(Strongest)}", hint or "correct it")

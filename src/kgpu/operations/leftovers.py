@@ -23,7 +23,8 @@ def leftovers(nodes: Collection[TargetNode], live: frozenset[str]) -> tuple[Hold
         owners = tuple(uid for uid in node.owners if uid in live)
         if node.held and (owners != node.owners or not owners):
             cordon, order = node.cordoned_by_us and bool(owners), node.order if owners else None
-            rows.append(HoldNode(node=node, owners=owners, cordon=cordon, order=order))
+            mark = node.marked and bool(owners)
+            rows.append(HoldNode(node=node, owners=owners, cordon=cordon, order=order, mark=mark))
     return tuple(rows)
 
 

@@ -25,6 +25,10 @@ HEADS: Final = {
         "How far each operation that has begun is beyond the limit of its phase; 0 within it, none without one.",
     ),
     "kgpu_node_operation_unapproved_seconds": ("gauge", "How long each operation has waited for approval."),
+    "kgpu_node_operation_needs_replacement_seconds": (
+        "gauge",
+        "How long each node has been held empty until its machine is replaced.",
+    ),
     "kgpu_node_operation_failed_timestamp_seconds": (
         "gauge",
         "When operations of the last day failed, while no later one on the same node has succeeded.",
@@ -62,6 +66,9 @@ def figures(
             begun, lambda one: _since(one.status.phase_deadline, now), phase=True
         ),
         "kgpu_node_operation_unapproved_seconds": _named(unapproved, lambda one: max(0.0, now - one.created)),
+        "kgpu_node_operation_needs_replacement_seconds": _named(
+            [one for one in begun if one.waits_for_machine], lambda one: _since(one.status.phase_since, now)
+        ),
         "kgpu_node_operation_failed_timestamp_seconds": _named(
             failed_lately(operations, now), lambda one: moment_of(one.status.completed_at), reason=True
         ),

@@ -18,9 +18,11 @@ from kgpu.base.printable import one_line
 from kgpu.base.typed import convert
 from kgpu.formats import gpu_report, names, node_order, validation_report
 from kgpu.formats.crd.nodeoperation import (
+    ENDED_BY_PEOPLE,
     NodeAct,
     NodeOperationSpec,
     NodeOperationStatus,
+    OperationEvidence,
     OperationPhase,
     OperationType,
 )
@@ -75,6 +77,24 @@ class Operation:
     def begun(self) -> bool:
         """True while the operation holds its node."""
         return self.phase in BEGUN
+
+    @property
+    def ends_by_person(self) -> bool:
+        """Whether a person can resume it."""
+        return self.type in ENDED_BY_PEOPLE
+
+    @property
+    def takes_slot(self) -> bool:
+        """Whether it counts as one of those that are worked on at a time. A Replace does not while it waits for a
+        machine, nor while it gives its node back, which nothing delays.
+        """
+        waits = self.type is OperationType.REPLACE and self.phase in {OperationPhase.ACTING, OperationPhase.RESTORING}
+        return self.begun and not waits
+
+    @property
+    def waits_for_machine(self) -> bool:
+        """Whether it holds an empty node until its machine is replaced, which may take days."""
+        return self.type is OperationType.REPLACE and self.phase is OperationPhase.ACTING
 
     @property
     def ended(self) -> bool:
@@ -136,9 +156,10 @@ def stamp_of(moment: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetNode:
-    """A Node. ``owners`` are the uids of the operations that hold it, from kgpu's annotation. The next three come from
+    """A Node. ``owners`` are the uids of the operations that hold it, from kgpu's annotation. The next four come from
     ``managedFields``: ``held``, whether the engine has set anything; ``cordoned_by_us``, whether that includes
-    ``unschedulable``; ``held_at``, when it was set.
+    ``unschedulable``; ``held_at``, when it was set. ``marked`` is whether it includes the label that the machine needs
+    to be replaced.
     """
 
     name: str
@@ -148,6 +169,7 @@ class TargetNode:
     held: bool = False
     cordoned_by_us: bool = False
     held_at: float | None = None
+    marked: bool = False
     ready: bool = True
     boot_id: str = ""
     has_gpus: bool = False
@@ -184,7 +206,7 @@ def read_node(obj: Mapping[str, Any], groups: Collection[str] = ()) -> TargetNod
         unschedulable=mapping(obj.get("spec")).get("unschedulable") is True,
         owners=tuple(uid for uid in owners.split(",") if uid)[:MAX_OWNERS],
         held=bool(ours), cordoned_by_us="f:unschedulable" in mapping(mapping(ours.get("fieldsV1")).get("f:spec")),
-        held_at=_moment(ours.get("time")),
+        held_at=_moment(ours.get("time")), marked=_is_marked(ours),
         ready=conditions.get("Ready") == "True",
         boot_id=text(mapping(status.get("nodeInfo")).get("bootID")),
         has_gpus=labels.get(names.LABEL_GPU_PRESENT) == "true" or names.AGENT_NODE_LABEL in labels,
@@ -230,6 +252,11 @@ def _own_entry(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         if entry.get("manager") == names.OPERATIONS_FIELD_MANAGER and entry.get("operation") == "Apply":
             return entry
     return {}
+
+
+def _is_marked(ours: Mapping[str, Any]) -> bool:
+    fields = mapping(mapping(ours.get("fieldsV1")).get("f:metadata"))
+    return f"f:{names.NEEDS_REPLACEMENT_LABEL}" in mapping(fields.get("f:labels"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,13 +413,15 @@ class HoldNode:
     removed.
 
     ``cordon`` makes it unschedulable; it is False for a node that was unschedulable before, and for an operation on
-    GPUs alone. ``order`` is what the node's agent has to do for that one.
+    GPUs alone. ``order`` is what the node's agent has to do for that one. ``mark`` labels the Node as one whose machine
+    needs to be replaced.
     """
 
     node: TargetNode
     owners: tuple[str, ...]
     cordon: bool
     order: NodeOrder | None = None
+    mark: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,7 +455,22 @@ class Forget:
     operation: Operation
 
 
-Write: TypeAlias = Record | HoldNode | Evict | StartAct | EndAct | Forget
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectEvidence:
+    """Begin to collect what is known of the operation's node; nothing waits for it."""
+
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What came of collecting: where it is kept, or ``problem``, why there is none. Neither while it is going on."""
+
+    kept: OperationEvidence | None = None
+    problem: str = ""
+
+
+Write: TypeAlias = Record | HoldNode | Evict | StartAct | EndAct | Forget | CollectEvidence
 """A Record comes first: what may happen next is on record before it happens."""
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kgpu.base.printable import one_line
 from kgpu.formats.crd.nodeoperation import MAX_TEXT, NodeAct, NodeBefore, OperationPhase, OperationType, Result
-from kgpu.operations import gpu_reset, gpus, maintenance, reboot
+from kgpu.operations import gpu_reset, gpus, maintenance, reboot, replace
 from kgpu.operations.act import Act
 from kgpu.operations.drain import drain_state
 from kgpu.operations.emptying import empty
@@ -51,13 +51,7 @@ def step(operation: Operation, world: World) -> Step:
     if operation.status.phase_since is None:
         return record(operation, world, phase=OperationPhase.PENDING, **_first_sight(world))
     if operation.begun and _is_another(operation, world.node):
-        return end(
-            operation,
-            world,
-            Result.SUPERSEDED,
-            "NodeGone",
-            "the node is gone, or another one has its name now",
-        )
+        return _ACTS[operation.type].gone(operation, world)
     return _STEPS[operation.phase](operation, world)
 
 
@@ -149,6 +143,8 @@ def _cordoning(operation: Operation, world: World) -> Step:
     if operation.uid in node.owners and not node.unschedulable:
         return uncordoned(operation, world)
     if operation.uid in node.owners:
+        if first := _ACTS[operation.type].prepared(operation, world):
+            return first
         return record(
             operation, world, (CORDONED, "True", "Cordoned", ""), phase=OperationPhase.DRAINING,
             limit=float(operation.spec.drain.timeout_seconds), reason="Draining", message="the node is being emptied",
@@ -194,6 +190,7 @@ _ACTS: Final[Mapping[OperationType, Act]] = {
     OperationType.MAINTENANCE: maintenance.ACT,
     OperationType.REBOOT: reboot.ACT,
     OperationType.GPU_RESET: gpu_reset.ACT,
+    OperationType.REPLACE: replace.ACT,
 }
 _STEPS: Final[Mapping[OperationPhase, Callable[[Operation, World], Step]]] = {
     OperationPhase.PENDING: _pending,

@@ -98,7 +98,7 @@ def verifying(operation: Operation, world: World) -> Step:
         return give_back(operation, world, Result.CANCELLED, "Cancelled", "it was ended before the node was found well")
     if first := unheld(operation, world):
         return first
-    problem = _problem(present(world), operation.status.before or NodeBefore())
+    problem = problem_of(present(world), operation.status.before or NodeBefore())
     if not problem:
         well: Condition = (VERIFIED, "True", "Well", "")
         return give_back(
@@ -110,7 +110,7 @@ def verifying(operation: Operation, world: World) -> Step:
     return tell(operation, world, f"the node has rebooted; {problem}")
 
 
-def _problem(node: TargetNode, before: NodeBefore) -> str:
+def problem_of(node: TargetNode, before: NodeBefore) -> str:
     if not node.ready:
         return "it is not Ready"
     if before.checked and node.checked_boot != node.boot_id:

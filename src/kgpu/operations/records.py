@@ -27,6 +27,7 @@ TELL_SECONDS: Final = 1.0
 
 ADMITTED: Final = "Admitted"
 CORDONED: Final = "Cordoned"
+EVIDENCE: Final = "EvidenceCollected"
 DRAINED: Final = "Drained"
 ACT_DONE: Final = "ActDone"
 VERIFIED: Final = "Verified"
@@ -59,7 +60,9 @@ def hold(operation: Operation, world: World) -> HoldNode:
     owners = (*others_of(operation, world), operation.uid)
     wanted = order_of(operation, present(world))
     cordon = wanted is None and not before.unschedulable
-    return HoldNode(node=present(world), owners=owners, cordon=cordon, order=wanted)
+    return HoldNode(
+        node=present(world), owners=owners, cordon=cordon, order=wanted, mark=operation.waits_for_machine
+    )  # fmt: skip
 
 
 def order_of(operation: Operation, node: TargetNode) -> NodeOrder | None:
@@ -95,7 +98,8 @@ def unheld(operation: Operation, world: World) -> Step | None:
     node = present(world)
     if not operation.spec.gpus and not node.unschedulable:
         return uncordoned(operation, world)
-    if operation.uid not in node.owners or node.order != order_of(operation, node):
+    as_wanted = node.order == order_of(operation, node) and node.marked == operation.waits_for_machine
+    if operation.uid not in node.owners or not as_wanted:
         return Step(writes=(hold(operation, world),), again_at=deadline_of(operation))
     return None
 
@@ -144,7 +148,7 @@ def outcome_of(operation: Operation) -> tuple[str, str]:
 
 def end(operation: Operation, world: World, result: Result, reason: str, why: str) -> Step:
     """Finish the operation."""
-    gone = result is Result.SUPERSEDED
+    gone = world.node is None or (operation.begun and world.node.uid != operation.status.node_uid)
     conditions: list[Condition] = [(RESTORED, "True", "Restored", "")] if operation.begun and not gone else []
     conditions.append((COMPLETE, "True" if result is Result.SUCCEEDED else "False", reason, why))
     phase = OperationPhase.FAILED if result in _FAILURES else OperationPhase.COMPLETE
@@ -152,6 +156,16 @@ def end(operation: Operation, world: World, result: Result, reason: str, why: st
         operation, world, *conditions, phase=phase, result=str(result), reason=reason, message=why,
         completed_at=stamp_of(world.now),
     )  # fmt: skip
+
+
+def condition_of(operation: Operation, kind: str) -> StatusCondition | None:
+    """The condition of that type on record, None without one."""
+    return next((row for row in operation.status.conditions if row.type == kind), None)
+
+
+def superseded(operation: Operation, world: World) -> Step:
+    """Finish the operation, as its node is gone: a name can be used again, a uid can't."""
+    return end(operation, world, Result.SUPERSEDED, "NodeGone", "the node is gone, or another one has its name now")
 
 
 def record(

@@ -3,26 +3,26 @@
 What counts is the current verdict of a node's agent in the node's current boot: no events, nothing from an earlier
 boot, and nothing from a node that does not answer. GPUs that need no more than a reset are reset together, once per
 boot; if the act fails or the verdict returns, the node reboots. A verdict leads to one reboot per boot. If it returns
-after the reboot it leads to another one, as often as the policy allows in a day; after that a person has to act. Many
-nodes at once, or acts that fail on one node after the other, suggest that the verdicts are wrong or share another
-cause: the breaker opens, and a person closes it.
+after the reboot it leads to another one, as often as the policy allows in a day; after that the machine has to be
+replaced, for which a person has to act (``ladder``). A node that waits for that no longer counts as calling. Many nodes
+at once, or acts that fail on one node after the other, suggest that the verdicts are wrong or share another cause: the
+breaker opens, and a person closes it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.formats import names
-from kgpu.formats.crd.nodeoperation import MAX_GPUS, NodeOperationSpec, OperationType, Result
+from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationType
 from kgpu.formats.gpu_report import ReportedGpu
 from kgpu.formats.xid.action import Action
 from kgpu.operations.config import RemediationPolicy, Strongest
+from kgpu.operations.ladder import ALLOWED, FAILURES, end_of, name_of, reboots, rung
 from kgpu.operations.model import Operation, TargetNode, moment_of
 
-DAY: Final = 86400.0
 SETTLE: Final = 600.0
 """Seconds after an operation in which a node's verdicts are ignored: its readings have to be renewed first."""
 KEPT: Final = 300.0
@@ -35,15 +35,6 @@ FAILED_ACTS: Final = 3
 FAILED_WINDOW: Final = 3600.0
 """So many acts in a row that fail on different nodes within this time open the breaker, too."""
 _REPAIRS: Final = frozenset({Action.RESET_GPU, Action.REBOOT})
-_ALLOWED: Final[Mapping[Strongest, frozenset[OperationType]]] = {
-    Strongest.RESET: frozenset({OperationType.GPU_RESET}),
-    Strongest.REBOOT: frozenset({OperationType.GPU_RESET, OperationType.REBOOT}),
-}
-"""What may begin without a person."""
-_FAILURES: Final = frozenset({Result.TRANSIENT_FAILURE, Result.PERMANENT_FAILURE})
-_PODS_STAYED: Final = frozenset({"DrainRefused", "DrainTimeout", "EvictionRefused"})
-"""Why a reset was not tried. A reboot would meet the same pods, and more."""
-_MAX_NODE: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +93,7 @@ def remediate(
         by_node.setdefault(operation.node, []).append(operation)
     with_gpus = [node for node in nodes.values() if node.has_gpus]
     due = {
-        node.name: _wanted(node, gpus, by_node.get(node.name, ()), policy)
+        node.name: _wanted(node, gpus, by_node.get(node.name, ()), policy, now)
         for node in with_gpus
         if (gpus := calls_for_repair(node))
     }
@@ -114,7 +105,8 @@ def remediate(
     if policy.strongest is Strongest.OFF:
         unbegun = tuple(operation for operation in ours if not operation.begun and not operation.ended)
         return RemediationPlan(withdraw=unbegun)
-    if breaker := _breaker(due.keys(), ours, len(with_gpus), now, memory):
+    waiting_for_machines = {operation.node for operation in operations if operation.waits_for_machine}
+    if breaker := _breaker(due.keys() - waiting_for_machines, ours, len(with_gpus), now, memory):
         return RemediationPlan(breaker=breaker[0], calling=breaker[1], withdraw=withdraw)
     made = {operation.name: operation for operation in operations}
     left = {name: [row for row in rows if row not in withdraw] for name, rows in by_node.items()}
@@ -140,7 +132,7 @@ def remediate(
 
 
 def _allows(policy: RemediationPolicy, kind: OperationType) -> bool:
-    return kind in _ALLOWED.get(policy.strongest, frozenset())
+    return kind in ALLOWED.get(policy.strongest, frozenset())
 
 
 def calls_for_repair(node: TargetNode) -> tuple[ReportedGpu, ...]:
@@ -183,9 +175,7 @@ def _calls_for_something_else(node: TargetNode) -> bool:
 
 def _name_in_this_boot(operation: Operation, node: TargetNode) -> str:
     """The name that this operation would have if it were for the node's current boot."""
-    if operation.type is OperationType.GPU_RESET:
-        return name_of_reset(node, operation.spec.gpus)
-    return name_of_reboot(node)
+    return name_of(operation.type, node, operation.spec.gpus)
 
 
 def _is_due(operations: Iterable[Operation], wanted: WantedOperation, policy: RemediationPolicy, now: float) -> bool:
@@ -193,7 +183,7 @@ def _is_due(operations: Iterable[Operation], wanted: WantedOperation, policy: Re
     operations = tuple(operations)
     if any(_has_to_be_waited_for(operation, now) for operation in operations):
         return False
-    return OperationType(wanted.spec.type) is not OperationType.REBOOT or _reboots(operations, now) < policy.attempts
+    return not _used_up(wanted, operations, policy, now)
 
 
 def _has_to_be_waited_for(operation: Operation, now: float) -> bool:
@@ -201,19 +191,17 @@ def _has_to_be_waited_for(operation: Operation, now: float) -> bool:
     approved, is none: it may never begin, and the node is ill now.
     """
     if operation.ended:
-        return now - _end(operation) < SETTLE
+        return now - end_of(operation) < SETTLE
     is_for_later = (moment_of(operation.spec.not_before) or 0.0) > now
     return operation.begun or operation.automatic or (operation.spec.approved and not is_for_later)
 
 
-def _end(operation: Operation) -> float:
-    return moment_of(operation.status.completed_at) or operation.created
-
-
-def _reboots(operations: Iterable[Operation], now: float) -> int:
-    """How often a node was to be rebooted for its verdicts within a day."""
-    rows = (operation for operation in operations if operation.type is OperationType.REBOOT and operation.automatic)
-    return sum(1 for operation in rows if operation.ended and now - _end(operation) < DAY)
+def _used_up(
+    wanted: WantedOperation, operations: Iterable[Operation], policy: RemediationPolicy, now: float
+) -> bool:  # fmt: skip
+    """Whether the day's reboots of the node are used up, and another one is wanted."""
+    is_reboot = OperationType(wanted.spec.type) is OperationType.REBOOT
+    return is_reboot and reboots(wanted.spec.node_uid or "", operations, now) >= policy.attempts
 
 
 def _all_given_up(
@@ -234,64 +222,40 @@ def _given_up(
     if any(_has_to_be_waited_for(operation, now) for operation in operations):
         return ""
     tried = made.get(wanted.name)
-    if tried is not None and tried.status.result in _FAILURES:
+    if tried is not None and tried.status.result in FAILURES:
         return f"{tried.name} has failed: {tried.status.message}"
-    if OperationType(wanted.spec.type) is OperationType.REBOOT and _reboots(operations, now) >= policy.attempts:
+    if _used_up(wanted, operations, policy, now):
         return f"it was rebooted {policy.attempts} times within a day (operations.remediation.attempts)"
     return ""
 
 
 def _wanted(
-    node: TargetNode, gpus: Sequence[ReportedGpu], operations: Iterable[Operation], policy: RemediationPolicy
-) -> WantedOperation:
-    """The operation that the verdicts call for: the mildest that has not failed in this boot."""
-    uuids = tuple(sorted(gpu.uuid for gpu in gpus))
-    resets = all(gpu.action is Action.RESET_GPU and gpu.uuid for gpu in gpus) and len(gpus) <= MAX_GPUS
-    if resets and not any(_calls_for_more(operation, node, uuids) for operation in operations):
-        return WantedOperation(name=name_of_reset(node, uuids), spec=_spec(node, gpus, policy, uuids))
-    return WantedOperation(name=name_of_reboot(node), spec=_spec(node, gpus, policy))
-
-
-def _calls_for_more(operation: Operation, node: TargetNode, uuids: Sequence[str]) -> bool:
-    """Whether a reset of one of these GPUs has been tried in this boot, and did not help."""
-    status, act = operation.status, operation.status.act
-    if operation.type is not OperationType.GPU_RESET or not operation.ended or act is None:
-        return False
-    if act.boot_id != node.boot_id or not set(uuids) & set(operation.spec.gpus):
-        return False
-    result = Result(status.result)
-    return result is Result.SUCCEEDED or (result in _FAILURES and status.reason not in _PODS_STAYED)
+    node: TargetNode, gpus: Sequence[ReportedGpu], operations: Iterable[Operation], policy: RemediationPolicy,
+    now: float,
+) -> WantedOperation:  # fmt: skip
+    """The operation that the verdicts call for: the mildest that has not failed."""
+    kind = rung(node, gpus, operations, policy.attempts, now)
+    uuids = tuple(sorted(gpu.uuid for gpu in gpus)) if kind is OperationType.GPU_RESET else ()
+    return WantedOperation(name=name_of(kind, node, uuids), spec=_spec(kind, node, gpus, policy, uuids))
 
 
 def _spec(
-    node: TargetNode, gpus: Sequence[ReportedGpu], policy: RemediationPolicy, uuids: tuple[str, ...] = ()
-) -> NodeOperationSpec:
-    """The spec of a GpuReset of ``uuids``, or of a Reboot without them."""
+    kind: OperationType, node: TargetNode, gpus: Sequence[ReportedGpu], policy: RemediationPolicy,
+    uuids: tuple[str, ...],
+) -> NodeOperationSpec:  # fmt: skip
+    """The spec of a repair; ``uuids`` are the GPUs that are reset."""
     shown = "; ".join(f"{gpu.name}: {gpu.what}" for gpu in gpus[:3])
     more = f" and {len(gpus) - 3} more" if len(gpus) > 3 else ""
-    kind = OperationType.GPU_RESET if uuids else OperationType.REBOOT
     return NodeOperationSpec(
         node_name=node.name,
         node_uid=node.uid,
-        type="GpuReset" if uuids else "Reboot",
+        type=str(kind),  # type: ignore[arg-type]
         gpus=uuids,
         requested_by=names.REMEDIATION_REQUESTER,
         reason=f"{shown}{more}"[:1000],
         drain=policy.drain,
         approved=_allows(policy, kind),
     )
-
-
-def name_of_reboot(node: TargetNode) -> str:
-    """The name of a node's operation, after the boot that is to end: it is created once, even if a person ends it."""
-    key = hashlib.sha256(f"{node.uid}/{node.boot_id}".encode()).hexdigest()[:10]
-    return f"reboot-{node.name[:_MAX_NODE]}-{key}"
-
-
-def name_of_reset(node: TargetNode, gpus: Sequence[str]) -> str:
-    """The name of a reset of these GPUs in this boot."""
-    key = hashlib.sha256("/".join((node.uid, node.boot_id, *sorted(gpus))).encode()).hexdigest()[:10]
-    return f"reset-{node.name[:_MAX_NODE]}-{key}"
 
 
 def _breaker(
@@ -324,7 +288,7 @@ def _failed_in_a_row(ours: Sequence[Operation], since: float) -> tuple[str, ...]
     for operation in ours:
         ended = moment_of(operation.status.completed_at)
         if operation.ended and operation.status.started_at and ended is not None and ended > since:
-            ends.append((ended, operation.node, operation.status.result in _FAILURES))
+            ends.append((ended, operation.node, operation.status.result in FAILURES))
     ends.sort(reverse=True)
     last = ends[:FAILED_ACTS]
     return tuple(sorted({node for _, node, _ in last})) if all(failed for *_, failed in last) else ()

@@ -17,7 +17,7 @@ from kgpu.base.plain import mapping, number, text
 from kgpu.fit.model import BudgetView
 from kgpu.fit.read import label_selector
 from kgpu.formats import names
-from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain, OperationType
+from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain
 from kgpu.formats.xid.action import Action
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
 from kgpu.kube.port import LEASES, NODES, PODS, KubeApi, KubeRefusedError, Object, Resource, Selector
@@ -129,10 +129,10 @@ async def make_operation(api: KubeApi, node: str, spec: NodeOperationSpec) -> Op
 async def say(api: KubeApi, name: str, word: Word) -> Operation | UnreadableOperation:
     """Approve, cancel or resume an operation. Raises KubeError, and ConfigError if it is missing or finished."""
     known = await known_operation(api, name)
-    if word is Word.RESUME and isinstance(known, Operation) and known.type is not OperationType.MAINTENANCE:
+    if word is Word.RESUME and isinstance(known, Operation) and not known.ends_by_person:
         raise ConfigError(
             f"{name} is a {known.spec.type}, which ends by itself",
-            "a Maintenance",
+            "a Maintenance or a Replace",
             f"to end it early: kgpu operations cancel {name}",
         )
     if isinstance(known, Operation) and known.ended:

@@ -16,6 +16,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.problems import describe
 from kgpu.kube.port import KubeApi
 from kgpu.kube.shared_informer import SharedInformer
+from kgpu.operations.collecting import CollectingProcess, EvidenceCollector
 from kgpu.operations.config import OperationBudget, RemediationPolicy, Strongest
 from kgpu.operations.metrics import figures
 from kgpu.operations.term import Term
@@ -35,11 +36,12 @@ class OperationsController:
         self, api: KubeApi, budget: OperationBudget, *, own_pod: tuple[str, str] = ("", ""), clock: Clock | None = None,
         acts: ActSettings | None = None, remediation: RemediationPolicy | None = None,
         now: Callable[[], float] = time.time, nodes: SharedInformer | None = None,
-        notifier: Notifier | None = None,
+        notifier: Notifier | None = None, collector: EvidenceCollector | None = None,
     ) -> None:  # fmt: skip
         """``own_pod`` is this process's pod as (namespace, name), which is not evicted; ``notifier`` tells people
-        elsewhere.
+        elsewhere; ``collector`` gets what is known of a node, by default in a process of its own.
         """
+        self._collector = collector or CollectingProcess()
         self._notifier = notifier
         self.budget = budget
         self._acts = acts or ActSettings()
@@ -68,7 +70,7 @@ class OperationsController:
         notifier = self._notifier
         self._term = term = Term(
             api, self.watching, lambda: self.budget, clock=self._clock, now=self._now, own_pod=self._own_pod,
-            acts=self._acts, remediation=self._remediation, count=self._count,
+            acts=self._acts, remediation=self._remediation, count=self._count, collector=self._collector,
             notify=notifier.tell if notifier else None,
         )  # fmt: skip
         works = term.loop(), term.tell(), term.look_for_daemon_sets()

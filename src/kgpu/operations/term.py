@@ -26,10 +26,13 @@ from kgpu.kube.port import NODES, KubeApi, KubeRefusedError, KubeUnreachableErro
 from kgpu.notifications.payload import EventDetails
 from kgpu.operations import writing
 from kgpu.operations.admission import admit
+from kgpu.operations.collecting import EvidenceCollector
 from kgpu.operations.config import OperationBudget, RemediationPolicy
 from kgpu.operations.drain import Evicted
+from kgpu.operations.evidence import EvidenceWork
 from kgpu.operations.leftovers import ended_acts, leftovers, outdated
 from kgpu.operations.model import (
+    CollectEvidence,
     EndAct,
     Evict,
     Forget,
@@ -94,7 +97,7 @@ class Term:
 
     def __init__(
         self, api: KubeApi, watching: OperationsWatching, budget: Callable[[], OperationBudget], *, clock: Clock,
-        acts: ActSettings, remediation: RemediationPolicy, now: Callable[[], float],
+        acts: ActSettings, remediation: RemediationPolicy, now: Callable[[], float], collector: EvidenceCollector,
         own_pod: tuple[str, str] = ("", ""), count: Callable[[str], None] = lambda _: None,
         notify: Callable[[Advice, EventDetails], None] | None = None,
         uniform: Callable[[], float] = random.random,
@@ -114,6 +117,7 @@ class Term:
         self._events = ClusterEvents(api, component=names.OPERATIONS_COMPONENT, now=now)
         self._written = asyncio.Event()
         self._pods = DrainedPods(api, watching.news, clock=clock, own_pod=own_pod)
+        self._evidence = EvidenceWork(api, collector, namespace=acts.namespace, news=watching.news)
         self.state = TermState()
         self._repairs = Repairs(
             api, watching, remediation, namespace=acts.namespace, now=now, tell=self._say
@@ -140,6 +144,7 @@ class Term:
                 wait = LONGEST if again_at is None else max(0.0, min(LONGEST, again_at - self._now()))
                 await first_of(self._watching.news.wait(), self._clock.sleep(wait))
         finally:
+            await self._evidence.close()
             await self._pods.close()
 
     async def tell(self) -> None:
@@ -186,6 +191,7 @@ class Term:
                 times.append(self._now())  # at once: those that give back come first again
                 break
         times += [await self._clean_up(write) for write in self._leftovers()]
+        await self._evidence.forget(self._live(watching.operations()))
         self._forget()
         if len(self.state.silent) >= MOST_SILENT:
             self.state.silent.clear()
@@ -304,6 +310,7 @@ class Term:
             monotonic=self._clock.monotonic(), acts_known=self._watching.acts_known,
             act=self._watching.act(operation.status.act.id) if operation.status.act is not None else None,
             tell_progress=told is None or self._clock.monotonic() - told >= PROGRESS_EVERY,
+            evidence=self._evidence.of(operation.uid),
         )  # fmt: skip
 
     async def _clean_up(self, write: Write) -> float | None:
@@ -361,6 +368,9 @@ class Term:
                 made = await writing.start_act(self._api, write, self._acts)
                 if made is not None:
                     await self._watching.learn_act(made)
+            case CollectEvidence():
+                self._count("evidence")
+                self._evidence.start(write.operation)
             case EndAct():
                 self._count("delete")
                 await writing.end_act(self._api, write, self._acts)

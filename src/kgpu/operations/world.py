@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.operations.drain import Evicted
-from kgpu.operations.model import ActPod, NodePod, TargetNode
+from kgpu.operations.model import ActPod, Evidence, NodePod, TargetNode
 
 UNAPPROVED: Final = "WaitsForApproval"
 """The reason of an operation that waits for a person."""
@@ -29,7 +29,8 @@ class World:
     """What one operation sees. ``node`` is None if it does not exist; ``pods`` are those on it, None while they have
     not been read. ``live`` are the uids of the operations that may hold nodes. ``monotonic`` is the time by the clock
     of ``Answer``. ``act`` is the pod of the act on record; ``acts_known`` is False while such pods have not been read.
-    ``tell_progress`` is True if the progress may be written again.
+    ``tell_progress`` is True if the progress may be written again. ``evidence`` is what came of collecting it, None if
+    this process has not begun to.
     """
 
     now: float
@@ -42,3 +43,4 @@ class World:
     act: ActPod | None = None
     acts_known: bool = True
     tell_progress: bool = True
+    evidence: Evidence | None = None

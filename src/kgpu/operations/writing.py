@@ -54,6 +54,8 @@ async def hold(api: KubeApi, write: HoldNode) -> Object:
             annotations[names.OPERATION_ANNOTATION] = encode(write.order)
         if write.cordon:
             body["spec"] = {"unschedulable": True}
+        if write.mark:
+            body["metadata"]["labels"] = {names.NEEDS_REPLACEMENT_LABEL: "true"}
     return await api.apply(NODES, body, manager=names.OPERATIONS_FIELD_MANAGER)
 
 

@@ -96,7 +96,10 @@ def asked(site: Site) -> tuple[dict[str, set[Right]], list[str]]:
 def granted(site: Site, account: str) -> set[Right]:
     cluster, namespaced = ACCOUNTS[account]
     rules = [*site.get("clusterrole", cluster)["rules"], *site.get("role", namespaced, "-n", NAMESPACE)["rules"]]
-    return of_rules([*rules, *site.get("role", "kgpu-events", "-n", "default")["rules"]])
+    of_events = ["kgpu-events", *(["kgpu-operation-evidence"] if account == "gpu-operator" else [])]
+    return of_rules(
+        [*rules, *(rule for name in of_events for rule in site.get("role", name, "-n", "default")["rules"])]
+    )
 
 
 def pretended() -> list[Object]:
@@ -112,10 +115,10 @@ def pretended() -> list[Object]:
 
 
 def operate(site: Site) -> None:
-    """The node's maintenance, from the wish to the end, and a reboot that its machine refuses: systemd is not its first
-    process.
+    """The node's maintenance, from the wish to the end; a reboot that its machine refuses, as systemd is not its first
+    process; and a replacement, whose evidence is kept.
     """
-    for name, kind in (("m", "Maintenance"), ("r", "Reboot")):
+    for name, kind in (("m", "Maintenance"), ("r", "Reboot"), ("x", "Replace")):
         metadata, spec = {"name": name}, {"nodeName": site.node, "type": kind}
         wish = {"apiVersion": "kgpu.dev/v1alpha1", "kind": "NodeOperation", "metadata": metadata, "spec": spec}
         site.lab.kubectl("apply", "-f", "-", stdin=json.dumps(wish))
@@ -133,6 +136,10 @@ def operate(site: Site) -> None:
     )
     acts = ("pods", "-n", NAMESPACE, "-l", f"app={ACT_APP}")
     site.until(lambda: not site.get(*acts)["items"], "the act's pod to go")
+    site.until(lambda: status("x").get("phase") == "Acting", "the node that is held for replacement")
+    assert "evidence" in status("x"), status("x")["conditions"]
+    site.lab.kubectl("patch", "nodeoperation", "x", "--type=merge", "-p", '{"spec": {"resume": true}}')
+    site.until(lambda: status("x").get("phase") == "Complete", "the end of the replacement")
     site.lab.kubectl("delete", "nodeoperations", "--all")
 
 

@@ -82,7 +82,7 @@ async def collect(
     snapshot.sort()  # before anything is worked out once: nothing may depend on the order of the answers
     matter = nodes_that_matter(snapshot, target)
     wanted = [*worth_reading(snapshot, frozenset(matter), target), *_of_the_newest(snapshot, target)]
-    await _read_logs(logs if logs is not None else _logs_of(api), snapshot, gate, wanted)
+    await read_logs(logs if logs is not None else logs_of(api), snapshot, gate, wanted)
     snapshot.missing += host_gaps(
         snapshot, matter, "the API server has no such thing, and no agent of kgpu has told it"
     )
@@ -124,7 +124,7 @@ def _project(obj: Object) -> Object:
     return lean(obj)
 
 
-def _logs_of(api: object) -> Logs | None:
+def logs_of(api: object) -> Logs | None:
     """The client itself where it can read logs."""
     return api if callable(getattr(api, "logs", None)) else None  # type: ignore[return-value]
 
@@ -141,7 +141,7 @@ def _of_the_newest(snapshot: Snapshot, target: Subject | None) -> Iterator[tuple
         yield from rows
 
 
-async def _read_logs(
+async def read_logs(
     logs: Logs | None, snapshot: Snapshot, gate: asyncio.Semaphore, wanted: list[tuple[Pod, str, bool]]
 ) -> None:
     if not wanted:

@@ -38,6 +38,7 @@ class OperationType(enum.StrEnum):
     MAINTENANCE = "Maintenance"
     REBOOT = "Reboot"
     GPU_RESET = "GpuReset"
+    REPLACE = "Replace"
 
 
 class OperationPhase(enum.StrEnum):
@@ -86,11 +87,13 @@ class NodeOperationSpec(Block, frozen=True, kw_only=True):
         doc("The Node's uid; if not given, that of the node when the operation is first seen.", schema=_SHORT),
     ] = msgspec.field(default=None, name="nodeUID")
     type: Annotated[
-        Literal["Maintenance", "Reboot", "GpuReset"],
+        Literal["Maintenance", "Reboot", "GpuReset", "Replace"],
         doc(
             "What is done: `Maintenance` empties the node and keeps it so until a person says that it is over; "
             "`Reboot` empties it, has it boot anew, and gives it back once it is Ready with the GPUs that it had; "
-            "`GpuReset` resets the GPUs in `gpus` once no pod holds them, while pods with other GPUs go on."
+            "`GpuReset` resets the GPUs in `gpus` once no pod holds them, while pods with other GPUs go on; "
+            "`Replace` keeps what is known of the node, empties it, and holds it until its machine is replaced or "
+            "repaired, or a person resumes it: kgpu deletes no machine and no Node."
         ),
     ]
     gpus: Annotated[
@@ -155,6 +158,14 @@ class DrainProgress(Block, frozen=True, kw_only=True):
     waiting: Annotated[tuple[WaitingPod, ...], doc("Some of the others.")] = ()
 
 
+class OperationEvidence(Block, frozen=True, kw_only=True):
+    """The ConfigMap that keeps what was known of the node: an archive of `kgpu collect`."""
+
+    namespace: Annotated[str, doc("Its namespace, which is the operator's.", schema=_SHORT)]
+    name: Annotated[str, doc("Its name.", schema=_SHORT)]
+    size_bytes: Annotated[int, doc("How large the archive is.", schema=INT32)] = 0
+
+
 class NodeOperationStatus(Block, frozen=True, kw_only=True):
     """What was done."""
 
@@ -176,10 +187,15 @@ class NodeOperationStatus(Block, frozen=True, kw_only=True):
     before: Annotated[NodeBefore | None, doc("How the node was.")] = None
     drain: Annotated[DrainProgress | None, doc("How far the node is emptied.")] = None
     act: Annotated[NodeAct | None, doc("What the node is asked to do.")] = None
+    evidence: Annotated[
+        OperationEvidence | None,
+        doc("What was known of the node before a Replace emptied it; `kgpu operations bundle` fetches it."),
+    ] = None
     conditions: Annotated[
         tuple[StatusCondition, ...],
         doc(
-            "`Admitted`, `Cordoned`, `Drained`, `ActDone`, `Verified`, `Restored`, `Complete`.", schema=CONDITIONS_LIST
+            "`Admitted`, `Cordoned`, `EvidenceCollected`, `Drained`, `ActDone`, `Verified`, `Restored`, `Complete`.",
+            schema=CONDITIONS_LIST,
         ),
     ] = ()
 
@@ -203,10 +219,12 @@ IMMUTABLE: Final = tuple(
         "deadline",
     )
 )
+ENDED_BY_PEOPLE: Final = frozenset({OperationType.MAINTENANCE, OperationType.REPLACE})
+"""The types that hold a node until a person resumes them."""
 ONLY_MAINTENANCE: Final = (
     (
-        "!self.resume || self.type == 'Maintenance'",
-        "only a Maintenance is resumed: others end by themselves; cancel ends them early",
+        "!self.resume || self.type == 'Maintenance' || self.type == 'Replace'",
+        "only a Maintenance or a Replace is resumed: others end by themselves; cancel ends them early",
     ),
 )
 GPUS_OF_TYPE: Final = (
@@ -217,6 +235,10 @@ GPUS_OF_TYPE: Final = (
     (
         "self.type != 'Reboot' || !has(self.gpus) || size(self.gpus) == 0",
         "a Reboot is of the whole node: leave gpus out",
+    ),
+    (
+        "self.type != 'Replace' || !has(self.gpus) || size(self.gpus) == 0",
+        "a Replace is of the whole node: leave gpus out",
     ),
 )
 ONE_WAY: Final = tuple(

@@ -6,21 +6,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.printable import one_line
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import remedies
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Place
-from kgpu.doctor.node_operations import KnownOperation, holding
+from kgpu.doctor.node_operations import KnownOperation, holding, operations
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import UNSCHEDULABLE_FILTER, Waiting, waiting
 from kgpu.fit.read import label_selector
+from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import OperationPhase
 
 _OWN: Final = ("kgpu/operations, source",)
 _BUDGETS: Final = (*_OWN, "kubernetes/kubernetes#72320", "kubernetes/kubernetes#75957")
 _PERSON: Final = "until somebody resumes it"
 _MOST_PODS: Final = 5
+_MAX_WHY: Final = 300
+_LABEL: Final = f"metadata.labels[{names.NEEDS_REPLACEMENT_LABEL}]"
 
 
 @rule("NOP-01", "A node is cordoned for an operation", Place.CLUSTER, rests_on=_OWN)
@@ -31,8 +35,8 @@ def held(snapshot: Snapshot) -> Iterator[Finding]:
     """
     kept_out = {name for pending in waiting(snapshot) for name in _kept_out(pending)}
     for name, record in holding(snapshot).items():
-        if name in kept_out or name in snapshot.once(_blocked):
-            continue  # NOP-02 says the same to those who wait, NOP-05 why it takes so long
+        if name in kept_out or name in snapshot.once(_blocked) or record.waits_for_machine:
+            continue  # NOP-02 says the same to those who wait, NOP-05 why it takes so long, NOP-09 what is to be done
         late = record.late(snapshot)
         yield Finding(
             subject=snapshot.nodes[name].subject,
@@ -44,6 +48,32 @@ def held(snapshot: Snapshot) -> Iterator[Finding]:
             since=record.status.started_at or "",
             nodes=(name,),
         )
+
+
+@rule("NOP-09", "The machine of a node has to be replaced", Place.CLUSTER, explains=("NOP-02",), rests_on=_OWN)
+def needs_machine(snapshot: Snapshot) -> Iterator[Finding]:
+    """kgpu has emptied the node and holds it, as a person or its policy wants, because reboots did not bring its GPUs
+    back. It deletes no machine and no Node: this ends once the Node is deleted, all GPUs work in another boot, or
+    somebody resumes the operation. The label kgpu.dev/needs-replacement of the Node is for programs that replace
+    machines.
+    """
+    for record in operations(snapshot):
+        node = snapshot.nodes.get(record.node)
+        if not record.waits_for_machine or node is None:
+            continue
+        since = record.status.phase_since or ""
+        why = f": {one_line(record.spec.reason, _MAX_WHY)}" if record.spec.reason else ""
+        label = node.cite(_LABEL, "true") if names.NEEDS_REPLACEMENT_LABEL in node.labels else None
+        kept = record.obj.cite("status.evidence.name") if record.status.evidence is not None else None
+        yield Finding(
+            subject=node.subject,
+            cause=f"the machine of node {record.node} has to be replaced{why}; {record.name} holds the node",
+            evidence=tuple(one for one in (label, *record.cited(), kept) if one is not None),
+            remedy=record.steps(snapshot),
+            confidence=CERTAIN,
+            since=since,
+            nodes=(record.node,),
+        )  # fmt: skip
 
 
 @rule("NOP-02", "A pod waits for a node that an operation holds", Place.CLUSTER, rests_on=_OWN)
