@@ -33,6 +33,7 @@ REBOOT: Final = """
 kgpu node reboot gpu-7
 kgpu node reboot gpu-7 --dry-run
 kgpu node reboot gpu-7 gpu-8 --reason "new kernel" --timeout 1h
+kgpu node reboot gpu-7 --timeout 10m --on-timeout force
 """
 DRAIN_GPU: Final = """
 kgpu node drain-gpu gpu-7 --gpu GPU-5d1b6f2c-0b0e-5c64-8f0c-2b1f6a8f9a11
@@ -61,6 +62,9 @@ def _options(function: F) -> F:
         click.option("--reason", default="", metavar="TEXT", help="Why; people see it in Events and lists."),
         click.option("--timeout", default="5m", show_default=True, metavar="DURATION",
                      help="How long the pods may take to go."),
+        click.option("--on-timeout", type=click.Choice(("fail", "force")), default="fail", show_default=True,
+                     help="What becomes of pods that disruption budgets still hold then: the operation fails, or they "
+                     "are deleted. Needs the chart's operations.allowForce."),
         click.option("--grace-period", type=click.IntRange(0, MAX_SECONDS), metavar="SECONDS",
                      help="How long each pod gets to end. Default: its own time."),
         click.option("--force", is_flag=True, help="Also pods that no controller makes anew."),
@@ -194,6 +198,7 @@ def _spec(kind: Literal["Maintenance", "Reboot", "GpuReset"], given: dict[str, A
 
     drain = OperationDrain(
         timeout_seconds=_seconds(given["timeout"], "--timeout"),
+        on_timeout="Force" if given["on_timeout"] == "force" else "Fail",
         grace_period_seconds=given["grace_period"],
         force=given["force"],
         delete_empty_dir_data=given["empty_dirs"],

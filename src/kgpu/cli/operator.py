@@ -307,7 +307,8 @@ def remediation_of(options: Mapping[str, Any]) -> RemediationPolicy:
     from kgpu.operations.config import read_remediation
 
     where = "--operations-config or KGPU_OPERATIONS_CONFIG"
-    return read_remediation(_mapping(options, "operations_config", where).get("remediation"))
+    settings = _mapping(options, "operations_config", where)
+    return read_remediation(settings.get("remediation"), allow_force=settings.get("allowForce") is True)
 
 
 def webhook_of(options: Mapping[str, Any]) -> WebhookSettings | None:

@@ -30,6 +30,7 @@ from kgpu.operations.config import OperationBudget, RemediationPolicy
 from kgpu.operations.drain import Evicted
 from kgpu.operations.leftovers import ended_acts, leftovers, outdated
 from kgpu.operations.model import (
+    Delete,
     EndAct,
     Evict,
     Forget,
@@ -304,6 +305,7 @@ class Term:
             monotonic=self._clock.monotonic(), acts_known=self._watching.acts_known,
             act=self._watching.act(operation.status.act.id) if operation.status.act is not None else None,
             tell_progress=told is None or self._clock.monotonic() - told >= PROGRESS_EVERY,
+            allow_force=self._budget().allow_force,
         )  # fmt: skip
 
     async def _clean_up(self, write: Write) -> float | None:
@@ -364,14 +366,14 @@ class Term:
             case EndAct():
                 self._count("delete")
                 await writing.end_act(self._api, write, self._acts)
-            case Evict():
-                self._count("evict")
-                await self._evict(write)
+            case Evict() | Delete():
+                self._count("evict" if isinstance(write, Evict) else "force")
+                await self._send_away(write)
 
-    async def _evict(self, write: Evict) -> None:
+    async def _send_away(self, write: Evict | Delete) -> None:
         node, now = write.pod.node, self._clock.monotonic()
         former = self._pods.answer(node, write.pod)
-        answer = await writing.evict(self._api, write, former, now=now, uniform=self._uniform)
+        answer = await writing.send_away(self._api, write, former, now=now, uniform=self._uniform)
         self._pods.answered(node, write.pod, answer)
 
     async def _record(self, write: Record) -> None:

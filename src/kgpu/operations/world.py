@@ -29,7 +29,8 @@ class World:
     """What one operation sees. ``node`` is None if it does not exist; ``pods`` are those on it, None while they have
     not been read. ``live`` are the uids of the operations that may hold nodes. ``monotonic`` is the time by the clock
     of ``Answer``. ``act`` is the pod of the act on record; ``acts_known`` is False while such pods have not been read.
-    ``tell_progress`` is True if the progress may be written again.
+    ``tell_progress`` is True if the progress may be written again. ``allow_force`` is the admin's
+    ``operations.allowForce``.
     """
 
     now: float
@@ -42,3 +43,4 @@ class World:
     act: ActPod | None = None
     acts_known: bool = True
     tell_progress: bool = True
+    allow_force: bool = False
