@@ -336,6 +336,54 @@ async def test_only_a_maintenance_lasts(cluster: Moving) -> None:
     await make_operation(cluster, "n1", NodeOperationSpec(node_name="n1", type="Maintenance", duration_seconds=60))
 
 
+def test_who_asks_waits_for_approval(cluster: Moving, capsys: Said) -> None:
+    assert main(["kgpu", "node", "reboot", "n1", "--ask", "--reason", "kernel"]) == 0
+    obj = made(cluster)
+    assert obj["spec"]["approved"] is False
+    name = obj["metadata"]["name"]
+    assert capsys.readouterr().out == f"n1: {name} is made, and waits for approval: kgpu operations approve {name}\n"
+
+
+@pytest.mark.parametrize("code", [403, 422])
+def test_who_may_not_let_it_begin_is_told_to_ask(
+    cluster: Moving, capsys: Said, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    said = f"nodeoperations is forbidden: ValidatingAdmissionPolicy '{names.APPROVAL_POLICY}' denied request: ..."
+
+    async def refused(*_args: object, **_more: object) -> Object:
+        raise KubeRefusedError("create nodeoperations was refused", "", "", code=code, message=said)
+
+    cluster.operation("m", "n2", approved=False)
+    monkeypatch.setattr(cluster, "patch", refused)
+    assert main(["kgpu", "operations", "approve", "m"]) != 0
+    error = capsys.readouterr().err
+    assert "you may not approve m" in error
+    assert "the ClusterRole kgpu-node-operations has that right" in error
+    monkeypatch.setattr(cluster, "create", refused)
+    assert main(["kgpu", "node", "reboot", "n1"]) != 0
+    error = capsys.readouterr().err
+    assert "you may not let a Reboot begin" in error
+    assert "expected: the right to approve: the verb approve on nodeoperations.kgpu.dev" in error
+    assert "to do: ask for it: the same command with --ask" in error
+
+
+@pytest.mark.parametrize("message", ["no such right", "ValidatingAdmissionPolicy 'mine' denied request"])
+def test_another_refusal_is_told_as_it_is(
+    cluster: Moving, capsys: Said, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    async def refused(*_args: object, **_more: object) -> Object:
+        raise KubeRefusedError(message, "x", "y", code=403)
+
+    cluster.operation("m", "n2", approved=False)
+    monkeypatch.setattr(cluster, "create", refused)
+    monkeypatch.setattr(cluster, "patch", refused)
+    for words in (["node", "reboot", "n1"], ["operations", "approve", "m"]):
+        assert main(["kgpu", *words]) != 0
+        error = capsys.readouterr().err
+        assert message in error
+        assert "--ask" not in error
+
+
 def test_the_list_has_what_is_not_over(cluster: Moving, capsys: Said) -> None:
     assert main(["kgpu", "operations"]) == 0
     assert "nothing is being done to nodes" in capsys.readouterr().err

@@ -38,6 +38,8 @@ SELF_REVIEWS: Final = Resource(
     "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
 )
 _MAX_PREFIX: Final = 200
+_APPROVE: Final = "the right to approve: the verb approve on nodeoperations.kgpu.dev"
+_ROLE: Final = "the ClusterRole kgpu-node-operations has that right: ask who has it, or your admin for it"
 
 
 class Word(enum.StrEnum):
@@ -119,8 +121,8 @@ async def may_begin(api: KubeApi, node: str) -> str:
 
 
 async def make_operation(api: KubeApi, node: str, spec: NodeOperationSpec) -> Operation:
-    """Create an operation on a node. Raises KubeError, and ConfigError for a missing node or one that
-    has an operation.
+    """Create an operation on a node. Raises KubeError, also where the user may not let it begin, and ConfigError for a
+    missing node or one that has an operation.
     """
     if spec.duration_seconds is not None and OperationType(spec.type) is not OperationType.MAINTENANCE:
         raise ConfigError(
@@ -132,7 +134,15 @@ async def make_operation(api: KubeApi, node: str, spec: NodeOperationSpec) -> Op
         "metadata": {"generateName": f"{spec.type.lower()}-{node[:_MAX_PREFIX]}-"},
         "spec": msgspec.to_builtins(spec),
     }
-    answer = await api.create(NODE_OPERATIONS, body)
+    try:
+        answer = await api.create(NODE_OPERATIONS, body)
+    except KubeRefusedError as refused:
+        if not _is_for_approval(refused):
+            raise
+        raise KubeError(
+            f"you may not let a {spec.type} begin", _APPROVE,
+            f"ask for it: the same command with --ask makes one that waits for approval; {_ROLE}",
+        ) from refused  # fmt: skip
     made = read_operation(answer)
     if lost := _lost(body["spec"], mapping(answer.get("spec"))):
         await _withdraw(api, made, lost)
@@ -186,7 +196,17 @@ async def say(api: KubeApi, name: str, word: Word) -> Operation | UnreadableOper
             "an operation that is not over",
             "make a new one: kgpu node --help",
         )
-    return read_operation(await api.patch(NODE_OPERATIONS, name, {"spec": {str(word): True}}))
+    try:
+        return read_operation(await api.patch(NODE_OPERATIONS, name, {"spec": {str(word): True}}))
+    except KubeRefusedError as refused:
+        if not _is_for_approval(refused):
+            raise
+        raise KubeError(f"you may not approve {name}", _APPROVE, _ROLE) from refused
+
+
+def _is_for_approval(refused: KubeRefusedError) -> bool:
+    """Whether the chart's admission policy wants the right to approve."""
+    return refused.code in (403, 422) and f"'{names.APPROVAL_POLICY}'" in refused.message
 
 
 async def who_am_i(api: KubeApi) -> str:
