@@ -24,13 +24,14 @@ ASKED: Final = {**REBOOT, "approved": False}
 MAINTENANCE: Final = {"nodeName": "n1", "type": "Maintenance"}
 FORCED: Final = {**MAINTENANCE, "drain": {"onTimeout": "Force"}}
 RESET: Final = {"nodeName": "n1", "type": "GpuReset", "gpus": ["GPU-1"]}
-# Account -> the chart's role that it has; "" for one of this test's.
+# Account -> its ClusterRole: the chart's, or one of this test's.
 ROLES: Final = {
     "gpu-operator": "kgpu:operator",
     "kgpu-agent": "kgpu:agent",
     "jo": "kgpu-node-operations-requester",
     "ann": "kgpu-node-operations",
-    "usual": "",
+    "usual": "usual",
+    "of-one": "named",
 }
 
 
@@ -44,13 +45,20 @@ def server(helm: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
             made(found, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
         rules = [{"apiGroups": ["kgpu.dev"], "resources": ["nodeoperations", "nodeoperations/status"], "verbs": USUAL}]
         made(found, f"{RBAC}/clusterroles", {"metadata": {"name": "usual"}, "rules": rules})
+        named = {
+            "apiGroups": ["kgpu.dev"],
+            "resources": ["nodeoperations"],
+            "verbs": ["approve"],
+            "resourceNames": ["waiting"],
+        }
+        made(found, f"{RBAC}/clusterroles", {"metadata": {"name": "named"}, "rules": [*rules, named]})
         for account, role in ROLES.items():
             made(found, ACCOUNTS, {"metadata": {"name": account}})
-            if role:
+            if role.startswith("kgpu"):
                 made(found, f"{RBAC}/clusterroles", objects.one("ClusterRole", role))
             binding = {
                 "metadata": {"name": account},
-                "roleRef": {"kind": "ClusterRole", "name": role or "usual", "apiGroup": "rbac.authorization.k8s.io"},
+                "roleRef": {"kind": "ClusterRole", "name": role, "apiGroup": "rbac.authorization.k8s.io"},
                 "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}],
             }
             made(found, f"{RBAC}/clusterrolebindings", binding)
@@ -117,13 +125,28 @@ def test_an_agent_asks_for_nothing(server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("account", "code"),
-    [("jo", 403), ("usual", 403), ("gpu-operator", 403), ("kgpu-agent", 403), ("ann", 200), ("admin", 200)],
+    [
+        ("jo", 403),
+        ("usual", 403),
+        ("gpu-operator", 403),
+        ("kgpu-agent", 403),
+        ("ann", 200),
+        ("admin", 200),
+        ("of-one", 200),
+    ],
 )
 def test_who_may_approve_what_waits(server: Server, waiting: str, account: str, code: int) -> None:
     answer = patch(server, account, waiting, {"spec": {"approved": True}})
     assert answer.code == code
     if account in {"usual", "gpu-operator"}:  # the others may not change it at all
         assert f"ValidatingAdmissionPolicy '{APPROVAL}'" in answer.value["message"]
+
+
+def test_the_right_to_approve_may_be_for_one_operation(server: Server) -> None:
+    assert create(server, "of-one", REBOOT).code == 403
+    assert create(server, "jo", ASKED, "other", dry=False).code == 201
+    assert patch(server, "of-one", "other", {"spec": {"approved": True}}).code == 403
+    assert server.ask("DELETE", f"{OPERATIONS}/other").code == 200
 
 
 def test_another_word_about_it_needs_no_approval(server: Server, waiting: str) -> None:
