@@ -121,6 +121,18 @@ def test_nothing_is_deleted_before_the_time_is_over_or_before_it_is_on_record() 
     assert isinstance(write, Evict)
 
 
+def test_a_pod_that_is_due_again_is_deleted_and_not_evicted_too() -> None:
+    due = dataclasses.replace(HELD, again_at=NOW)
+    assert writes(operation(forced=True, left=60), pod("a"), answers={"a": due}) == (Delete(pod=pod("a"), grace=None),)
+
+
+def test_a_condition_that_says_no_is_none() -> None:
+    record = operation(forced=True, left=60)
+    taken_back = (msgspec.structs.replace(FORCED, status="False"),)
+    record = dataclasses.replace(record, status=msgspec.structs.replace(record.status, conditions=taken_back))
+    assert writes(record, pod("a"), answers={"a": HELD}) == ()
+
+
 def test_what_no_budget_holds_is_evicted_also_then() -> None:
     """A new leader knows no answers: it asks first."""
     record = operation(forced=True, left=60, gracePeriodSeconds=0)
@@ -185,8 +197,9 @@ def test_pods_are_deleted_a_few_at_a_time() -> None:
     assert {type(write) for write in asked} == {Delete}
 
 
-def test_with_fail_the_operation_fails_as_ever() -> None:
-    ended = status(operation(onTimeout="Fail"), pod("a"), answers={"a": HELD})
+@pytest.mark.parametrize("allowed", [True, False])
+def test_with_fail_the_operation_fails_as_ever(allowed: bool) -> None:
+    ended = status(operation(onTimeout="Fail"), pod("a"), answers={"a": HELD}, allow_force=allowed)
     assert (ended.phase, ended.reason) == ("Restoring", "DrainTimeout")
     assert ended.message == "pods were left on the node after 300 s: ns/a: the budget web needs 3"
 

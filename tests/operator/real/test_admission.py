@@ -190,6 +190,7 @@ def given_on() -> dict[str, tuple[str, Object]]:
     }
 
 
+OF_KIND: Final = {"apiVersion": "kgpu.dev/v1alpha1", "kind": "NodeOperation"}
 OPERATIONS: Final = "/apis/kgpu.dev/v1alpha1/nodeoperations"
 USUAL: Final = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
 ON_OPERATIONS: Final[Object] = {"apiGroups": ["kgpu.dev"], "resources": ["nodeoperations", "nodeoperations/status"]}
@@ -233,9 +234,7 @@ def people(clean: Site) -> Iterator[tuple[Site, dict[str, Account]]]:
             {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", **bound(name, its_role, name)},
         ]
     waits = {"nodeName": site.node, "type": "Reboot", "approved": False}
-    rbac.append({
-        "apiVersion": "kgpu.dev/v1alpha1", "kind": "NodeOperation", "metadata": {"name": "waiting"}, "spec": waits
-    })  # fmt: skip
+    rbac.append({**OF_KIND, "metadata": {"name": "waiting"}, "spec": waits})
     whole = json.dumps({"apiVersion": "v1", "kind": "List", "items": rbac})
     site.lab.kubectl("apply", "-f", "-", stdin=whole)
     accounts = {name: Account(site, name=name) for name in PEOPLE}
@@ -286,7 +285,7 @@ def test_who_asks_for_operations_lets_them_begin_and_writes_their_record(
     for who, (granted, refused) in expected.items():
         account = accounts[who]
         answers = {
-            what: account.ask("POST", OPERATIONS, {"metadata": {"name": "tried"}, "spec": spec})
+            what: account.ask("POST", OPERATIONS, {**OF_KIND, "metadata": {"name": "tried"}, "spec": spec})
             for what, spec in made.items()
         } | {
             what: account.ask("PATCH", path, change, media="application/merge-patch+json")
