@@ -70,7 +70,7 @@ ADDED: dict[str, Schema] = {
     "operations": struct(
         enabled=SWITCH, maxParallel=COUNT, maxUnavailable={"type": ["integer", "string"]},
         groups={"type": ["array", "null"], "items": struct(label={"type": "string"}, maxUnavailable=COUNT)},
-        maxPerHour={**COUNT, "type": ["integer", "null"]},
+        maxPerHour={**COUNT, "type": ["integer", "null"]}, allowForce=SWITCH,
         windows={
             "type": ["array", "null"],
             "items": struct(days=TEXTS, start={"type": "string"}, end={"type": "string"}, timeZone={"type": "string"}),

@@ -17,7 +17,9 @@ FEATURES = "kgpu-agent-own-features"
 EVENTS = "kgpu-agent-own-events"
 RIGHTS = "kgpu-operator-own-rights"
 ORDERS = "kgpu-node-orders"
-NAMES = (NAME, FEATURES, EVENTS, RIGHTS, ORDERS)
+APPROVAL = "kgpu-operation-approval"
+RECORD = "kgpu-operation-record"
+NAMES = (NAME, FEATURES, EVENTS, RIGHTS, ORDERS, APPROVAL, RECORD)
 SERVED = ("--api-versions", f"admissionregistration.k8s.io/v1/{KIND}")
 KUBERNETES = ("--kube-version", "v1.30.0")
 
@@ -65,8 +67,22 @@ def test_it_is_about_every_account_of_an_agent_and_no_other(chart: Chart, name: 
 
 def test_it_follows_the_releases_namespace(chart: Chart) -> None:
     made = chart(words=(*SERVED, *KUBERNETES, "--namespace", "elsewhere"))
-    texts = [made.one(KIND, name)["spec"]["matchConditions"][0]["expression"] for name in NAMES]
+    accounts = (NAME, FEATURES, EVENTS, RIGHTS, ORDERS)
+    texts = [made.one(KIND, name)["spec"]["matchConditions"][0]["expression"] for name in accounts]
     assert "system:serviceaccount:elsewhere:kgpu-agent" in texts[0]
     assert "system:serviceaccount:elsewhere:gpu-operator" in texts[NAMES.index(RIGHTS)]
     assert "system:serviceaccount:elsewhere:gpu-operator" in texts[NAMES.index(ORDERS)]
     assert not any(f":{NAMESPACE}:" in text for text in texts)
+
+
+def test_without_operations_there_is_nothing_to_approve(chart: Chart) -> None:
+    made = chart("operations.enabled=false", words=(*SERVED, *KUBERNETES))
+    names = {one["metadata"]["name"] for one in made.objects if one["kind"] == KIND}
+    assert names == set(NAMES) - {APPROVAL, RECORD}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_concerns_nodes_of_everybody_never_stops_a_kubelet(chart: Chart, name: str) -> None:
+    """A policy that can't be evaluated refuses everything that it is about, unless it is told to ignore that."""
+    spec = chart(words=(*SERVED, *KUBERNETES)).one(KIND, name)["spec"]
+    assert spec["failurePolicy"] == ("Ignore" if name == ORDERS else "Fail")

@@ -225,26 +225,25 @@ def test_the_operator_changes_no_rights_but_those_of_operands(server: Server, ki
     assert server.ask("DELETE", f"{rbac}/nvidia-gpu-driver-a100-rhel9", token=operator).code == 200
 
 
-ORDER = {"metadata": {"annotations": {"kgpu.dev/operation": "{}"}}}
-
-
-def test_the_operator_alone_gives_orders_to_agents(server: Server) -> None:
+@pytest.mark.parametrize("key", ["kgpu.dev/operation", "kgpu.dev/cordon"])
+def test_the_operator_alone_gives_orders_to_agents_and_says_who_holds_a_node(server: Server, key: str) -> None:
+    order = {"metadata": {"annotations": {key: "{}"}}}
     operator = token(server, bound=False, name="gpu-operator")
     for node in (NODE, OTHER):
         path = f"/api/v1/nodes/{node}"
         for status in (False, True):
-            assert "only the operator of kgpu" in patch(server, server.token, node, ORDER, status=status)[1]
-        assert patch(server, token(server), node, ORDER)[0] == 422
-        assert server.ask("PATCH", path, ORDER, media=MERGE, token=operator).code == 200
+            assert "only the operator of kgpu" in patch(server, server.token, node, order, status=status)[1]
+        assert patch(server, token(server), node, order)[0] == 422
+        assert server.ask("PATCH", path, order, media=MERGE, token=operator).code == 200
         # What else is changed beside it is not meant; another order is, and to take it away is not.
         assert patch(server, server.token, node, {"metadata": {"labels": {"team": "x"}}}) == (200, "")
-        other = {"metadata": {"annotations": {"kgpu.dev/operation": '{"version": 1}'}}}
+        other = {"metadata": {"annotations": {key: '{"version": 1}'}}}
         assert "only the operator of kgpu" in patch(server, server.token, node, other)[1]
-        gone = {"metadata": {"annotations": {"kgpu.dev/operation": None}}}
+        gone = {"metadata": {"annotations": {key: None}}}
         assert patch(server, token(server), node, gone)[0] == 422
         assert server.ask("PATCH", path, gone, media=MERGE).code == 200
-    made_with_one = {"metadata": {"name": "made", **ORDER["metadata"]}}
-    assert server.ask("POST", "/api/v1/nodes?dryRun=All", made_with_one).code == 422
+    made_with_one = {"metadata": {"name": "made", **order["metadata"]}}
+    assert server.ask("POST", "/api/v1/nodes?dryRun=All", made_with_one).code == 403
     assert server.ask("POST", "/api/v1/nodes?dryRun=All", {"metadata": {"name": "made"}}).code == 201
 
 

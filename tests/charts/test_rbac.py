@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 import yaml
 
 from kgpu.formats.names import AGENT_DAEMON_SET
@@ -137,3 +138,56 @@ def test_every_other_role_is_bound_to_one_account(chart: Chart) -> None:
     }
     accounts = {obj["metadata"]["name"] for obj in made.objects if obj["kind"] == "ServiceAccount"}
     assert accounts == {"gpu-operator", "kgpu-agent", "kgpu-crds"}
+
+
+OPERATIONS = "kgpu.dev"
+
+
+def verbs_on_operations(made: Made, role: str) -> set[str]:
+    return {
+        verb
+        for group, kind, verb in of_role(made, "ClusterRole", role)
+        if (group, kind) == (OPERATIONS, "nodeoperations")
+    }
+
+
+@pytest.mark.parametrize(
+    ("policy", "approves"), [("Off", False), ("Suggest", False), ("Reset", True), ("Reboot", True)]
+)
+def test_the_operator_lets_operations_begin_only_where_repairs_may(chart: Chart, policy: str, approves: bool) -> None:
+    verbs = verbs_on_operations(chart(f"operations.remediation.policy={policy}"), "kgpu:operator")
+    assert ("approve" in verbs) is approves
+    assert "record" in verbs
+
+
+def test_nobody_else_writes_records(chart: Chart) -> None:
+    roles = [one for one in chart().objects if one["kind"] in {"Role", "ClusterRole"}]
+    assert [
+        one["metadata"]["name"] for one in roles if (OPERATIONS, "nodeoperations", "record") in rights(one["rules"])
+    ] == ["kgpu:operator"]
+
+
+def test_who_asks_for_operations_does_not_approve_them(chart: Chart) -> None:
+    made = chart()
+    whole, asks = (f"kgpu-node-operations{name}" for name in ("", "-requester"))
+    assert verbs_on_operations(made, asks) == {"get", "list", "watch", "create"}
+    own = {(OPERATIONS, "nodeoperations", verb) for verb in ("patch", "delete", "approve")}
+    assert of_role(made, "ClusterRole", whole) - of_role(made, "ClusterRole", asks) == own
+    assert of_role(made, "ClusterRole", asks) < of_role(made, "ClusterRole", whole)
+    off = chart("operations.enabled=false")
+    assert not off.has("ClusterRole", whole)
+    assert not off.has("ClusterRole", asks)
+    assert verbs_on_operations(off, "kgpu:operator") == set()
+
+
+@pytest.mark.parametrize(("sets", "there"), [((), False), (("operations.allowForce=true",), True),
+                                             (("operations.allowForce=true", "operations.enabled=false"), False)])  # fmt: skip
+def test_the_operator_deletes_pods_of_others_only_where_the_admin_allows_it(
+    chart: Chart, sets: tuple[str, ...], there: bool
+) -> None:
+    assert (("", "pods", "delete") in of_role(chart(*sets), "ClusterRole", "kgpu:operator")) is there
+
+
+def test_a_remediation_that_was_emptied_lets_nothing_begin(chart: Chart) -> None:
+    made = chart(values={"operations": {"remediation": None}})
+    assert "approve" not in verbs_on_operations(made, "kgpu:operator")

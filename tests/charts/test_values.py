@@ -117,6 +117,8 @@ REFUSED = {
     "devicePlugin.config.default=c": "expected: one of: a",
     "migManager.config.create=true": "give them in migManager.config.data",
     "dcgmExporter.config.create=true,dcgmExporter.config.data.a=b": "set dcgmExporter.config.name",
+    "operations.remediation.drain.onTimeout=Force": "set operations.allowForce=true",
+    "operations.allowForce=maybe": "'/operations/allowForce'",
     "gpuCluster.deployCR=true": "kgpu has no GPUCluster yet",
     "layout=both": "'/layout'",
     "mig.strategy=some": "'/mig/strategy'",
@@ -150,6 +152,7 @@ REFUSED = {
 }
 # What looks odd, and is allowed.
 TAKEN = (
+    "operations.remediation.drain.onTimeout=Force,operations.allowForce=true",
     "image.repository=localhost:5000/kgpu",
     "image.repository=[::1]:5000/a/b_c",
     "image.tag=1.10",

@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
+from kgpu.base.errors import ConfigError
 from kgpu.cli import _operations
 from kgpu.cli.main import main
 from kgpu.formats import names
+from kgpu.formats.crd.nodeoperation import NodeOperationSpec
 from kgpu.formats.gpu_report import ReportedGpu, encode, report
 from kgpu.formats.xid.action import Action
 from kgpu.kube.kinds import NODE_OPERATIONS
-from kgpu.kube.port import CONFIG_MAPS, LEASES, NODES, Object, Resource
+from kgpu.kube.port import CONFIG_MAPS, LEASES, NODES, KubeRefusedError, Object, Resource
+from kgpu.operations.requests import BUDGETS, make_operation
 from tests.operations.world import Cluster
 
 Said = pytest.CaptureFixture[str]
@@ -255,6 +258,132 @@ def test_a_dry_run_says_who_would_go_and_does_nothing(cluster: Moving, capsys: S
         "notebook": "refuse",
     }
     assert not [row for row in cluster.calls if row[0] == "create"]
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"), [((), {}), (("--on-timeout", "fail"), {}), (("--on-timeout", "force"), {"onTimeout": "Force"})]
+)
+@pytest.mark.parametrize(
+    "command", [("maintain",), ("reboot",), ("drain-gpu", "--gpu", "GPU-1"), ("reset-gpu", "--gpu", "GPU-1")]
+)
+def test_pods_past_budgets(cluster: Moving, command: tuple[str, ...], words: tuple[str, ...], wanted: Object) -> None:
+    assert main(["kgpu", "node", *command, "n1", "--detach", *words]) == 0
+    assert made(cluster)["spec"]["drain"] == {"timeoutSeconds": 300, **wanted}
+
+
+def test_a_dry_run_says_what_would_be_forced(cluster: Moving, capsys: Said) -> None:
+    cluster.pod("web-1", "n1", metadata={"labels": {"app": "web"}})
+    cluster.pod("web-2", "n1")
+    selector = {"matchLabels": {"app": "web"}}
+    budget = {
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"selector": selector},
+        "status": {"disruptionsAllowed": 0},
+    }
+    cluster.put(BUDGETS, budget)
+    held = "  would go    default/web-1: its PodDisruptionBudget web allows no disruption now"
+    assert main(["kgpu", "node", "maintain", "n1", "--dry-run"]) == 0
+    assert held in capsys.readouterr().out.splitlines()
+    forced = ["kgpu", "node", "maintain", "n1", "--dry-run", "--on-timeout", "force", "--timeout", "90s"]
+    assert main(forced) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{held}; after 90 s it would be deleted" in lines
+    assert "  would go    default/web-2" in lines
+    assert main([*forced, "-o", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert {pod["name"]: pod["forced"] for pod in row["pods"]} == {"web-1": True, "web-2": False}
+
+
+def _forgetting(cluster: Moving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server whose definition of the kind is older."""
+    create = cluster.create
+
+    async def older(resource: Resource, obj: Object, **more: Any) -> Object:
+        if resource == NODE_OPERATIONS:
+            kept = {key: value for key, value in obj["spec"]["drain"].items() if key != "onTimeout"}
+            obj = {**obj, "spec": {**obj["spec"], "drain": kept}}
+        return await create(resource, obj, **more)
+
+    monkeypatch.setattr(cluster, "create", older)
+
+
+def test_an_older_definition_is_told_and_the_operation_cancelled(
+    cluster: Moving, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _forgetting(cluster, monkeypatch)
+    assert main(["kgpu", "node", "reboot", "n1", "--detach", "--on-timeout", "force"]) != 0
+    said = capsys.readouterr().err
+    assert "has lost spec.drain.onTimeout; it is cancelled" in said
+    assert "kgpu crds apply" in said
+    assert made(cluster)["spec"]["cancel"] is True
+
+
+def test_an_older_definition_is_told_to_who_may_not_cancel(
+    cluster: Moving, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _forgetting(cluster, monkeypatch)
+
+    async def refused(*_args: object, **_more: object) -> Object:
+        raise KubeRefusedError("no", "", "", code=403)
+
+    monkeypatch.setattr(cluster, "patch", refused)
+    assert main(["kgpu", "node", "reboot", "n1", "--detach", "--on-timeout", "force"]) != 0
+    assert "it goes on without; to cancel it: kgpu operations cancel reboot-n1-" in capsys.readouterr().err
+
+
+async def test_only_a_maintenance_lasts(cluster: Moving) -> None:
+    spec = NodeOperationSpec(node_name="n1", type="Reboot", duration_seconds=60)
+    with pytest.raises(ConfigError, match="a Reboot is to last 60 s"):
+        await make_operation(cluster, "n1", spec)
+    await make_operation(cluster, "n1", NodeOperationSpec(node_name="n1", type="Maintenance", duration_seconds=60))
+
+
+def test_who_asks_waits_for_approval(cluster: Moving, capsys: Said) -> None:
+    assert main(["kgpu", "node", "reboot", "n1", "--ask", "--reason", "kernel"]) == 0
+    obj = made(cluster)
+    assert obj["spec"]["approved"] is False
+    name = obj["metadata"]["name"]
+    assert capsys.readouterr().out == f"n1: {name} is made, and waits for approval: kgpu operations approve {name}\n"
+
+
+@pytest.mark.parametrize("code", [403, 422])
+def test_who_may_not_let_it_begin_is_told_to_ask(
+    cluster: Moving, capsys: Said, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    said = f"nodeoperations is forbidden: ValidatingAdmissionPolicy '{names.APPROVAL_POLICY}' denied request: ..."
+
+    async def refused(*_args: object, **_more: object) -> Object:
+        raise KubeRefusedError("create nodeoperations was refused", "", "", code=code, message=said)
+
+    cluster.operation("m", "n2", approved=False)
+    monkeypatch.setattr(cluster, "patch", refused)
+    assert main(["kgpu", "operations", "approve", "m"]) != 0
+    error = capsys.readouterr().err
+    assert "you may not approve m" in error
+    assert "the ClusterRole kgpu-node-operations has that right" in error
+    monkeypatch.setattr(cluster, "create", refused)
+    assert main(["kgpu", "node", "reboot", "n1"]) != 0
+    error = capsys.readouterr().err
+    assert "you may not let a Reboot begin" in error
+    assert "expected: the right to approve: the verb approve on nodeoperations.kgpu.dev" in error
+    assert "to do: ask for it: the same command with --ask" in error
+
+
+@pytest.mark.parametrize("message", ["no such right", "ValidatingAdmissionPolicy 'mine' denied request"])
+def test_another_refusal_is_told_as_it_is(
+    cluster: Moving, capsys: Said, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    async def refused(*_args: object, **_more: object) -> Object:
+        raise KubeRefusedError(message, "x", "y", code=403)
+
+    cluster.operation("m", "n2", approved=False)
+    monkeypatch.setattr(cluster, "create", refused)
+    monkeypatch.setattr(cluster, "patch", refused)
+    for words in (["node", "reboot", "n1"], ["operations", "approve", "m"]):
+        assert main(["kgpu", *words]) != 0
+        error = capsys.readouterr().err
+        assert message in error
+        assert "--ask" not in error
 
 
 def test_the_list_has_what_is_not_over(cluster: Moving, capsys: Said) -> None:

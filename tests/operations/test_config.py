@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kgpu.base.errors import ConfigError
+from kgpu.cli.operator import budget_of, remediation_of
 from kgpu.formats.crd.nodeoperation import OperationDrain
 from kgpu.operations.config import (
     GroupCap,
@@ -45,6 +46,7 @@ def test_everything() -> None:
         ({"maxUnavailable": "a lot"}, "a share such as 25%"),
         ({"maxUnavailable": 1.5}, "operations.maxUnavailable is '1.5'"),
         ({"maxUnavailable": "٣"}, "operations.maxUnavailable"),
+        ({"allowForce": "yes"}, "operations.allowForce is 'yes'; expected true or false"),
         ({"groups": "rack"}, "operations.groups is not a list"),
         ({"groups": ["rack"]}, "operations.groups[0] is 'rack'"),
         ({"groups": [{"label": "a b"}]}, "operations.groups[0].label"),
@@ -91,9 +93,35 @@ def test_what_may_be_done_by_itself(given: Any, expected: RemediationPolicy) -> 
         ({"drain": {"timeout": 60}}, "there is no key"),
         ({"drain": {"timeoutSeconds": "60"}}, "spec.drain"),
         ({"drain": 7}, "spec.drain"),
+        ({"drain": {"onTimeout": "force"}}, "spec.drain"),
+        ({"drain": {"onTimeout": "Force"}}, "set operations.allowForce=true"),
     ],
 )
 def test_what_is_not_built_or_not_understood_is_refused(given: Any, why: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read_remediation(given)
     assert why in refused.value.one_line()
+
+
+def test_pods_are_deleted_past_budgets_only_where_the_admin_allows_it() -> None:
+    assert not read_budget({}).allow_force
+    assert not read_budget({"allowForce": None}).allow_force
+    assert read_budget({"allowForce": True}).allow_force
+    forced = read_remediation({"drain": {"onTimeout": "Force"}}, allow_force=True)
+    assert forced.drain == OperationDrain(on_timeout="Force")
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_operator_reads_both_from_one_place(allowed: bool) -> None:
+    options = {
+        "operations": "true",
+        "operations_config": f"{{allowForce: {str(allowed).lower()}, remediation: {{drain: {{onTimeout: Force}}}}}}",
+    }
+    budget = budget_of(options)
+    assert budget is not None
+    assert budget.allow_force is allowed
+    if allowed:
+        assert remediation_of(options).drain.on_timeout == "Force"
+    else:
+        with pytest.raises(ConfigError, match="onTimeout is Force"):
+            remediation_of(options)

@@ -29,6 +29,7 @@ class Story:
     type: str = "Maintenance"
     boots: int = 0
     resets: int = 0
+    forced: tuple[str, ...] = ()
     spec: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -82,13 +83,31 @@ def _repaired(cluster: Cluster) -> None:
     cluster.repair("n1")
 
 
+def _holding(cluster: Cluster) -> None:
+    _ill(cluster)
+    cluster.budgets["default", "web-1"] = (429, "Cannot evict pod", (("DisruptionBudget", "needs 3"),))
+
+
 _GPU = {"gpus": ["GPU-1"]}
+_FORCED = {"drain": {"timeoutSeconds": 5, "onTimeout": "Force"}}
+BUDGET = OperationBudget(max_parallel=100, max_unavailable=Share(percent=100), allow_force=True)
 
 STORIES = {
     "resumed": Story(_pods, lambda cluster: cluster.say("m", resume=True), "Complete", "Succeeded"),
     "cancelled": Story(_pods, lambda cluster: cluster.say("m", cancel=True), "Complete", "Succeeded"),
     "uncordoned": Story(_pods, lambda cluster: cluster.uncordon("n1"), "Complete", "Cancelled"),
     "a budget never gives": Story(_refusing, lambda _: None, "Failed", "TransientFailure"),
+    "a budget never gives, and is overridden": Story(
+        _refusing, lambda cluster: cluster.say("m", resume=True), "Complete", "Succeeded", forced=("default/web-1",),
+        spec=_FORCED,
+    ),
+    "a reboot past a budget": Story(
+        _refusing, lambda _: None, "Complete", "Succeeded", "Reboot", 1, forced=("default/web-1",), spec=_FORCED
+    ),
+    "GPUs emptied past a budget": Story(
+        _holding, lambda _: None, "Complete", "Succeeded", "GpuReset", resets=1, forced=("default/web-1",),
+        spec={**_FORCED, "gpus": ["GPU-1"]},
+    ),
     "a bare pod": Story(lambda cluster: cluster.pod("bare", "n1", owner=None), lambda _: None, "Failed", "PermanentFailure"),
     "rebooted": Story(_pods, lambda _: None, "Complete", "Succeeded", "Reboot", 1),
     "a reboot refused": Story(_forbidden, lambda _: None, "Failed", "PermanentFailure", "Reboot"),
@@ -112,15 +131,15 @@ async def _play(story: Story, die_at: int = 0) -> Cluster:
     cluster.die_at = die_at
     cluster.node("n1")
     story.begin(cluster)
-    cluster.operation("m", "n1", type=story.type, drain={"timeoutSeconds": 15}, **story.spec)
-    engine = Engine(cluster)
+    cluster.operation("m", "n1", **{"type": story.type, "drain": {"timeoutSeconds": 15}, **story.spec})
+    engine = Engine(cluster, BUDGET)
     await engine.start()
     said = False
     while engine.clock.monotonic() < SECONDS:
         await engine.run_for(1)
         if engine.killed:
             await engine.stop()
-            engine = Engine(cluster, clock=engine.clock)
+            engine = Engine(cluster, BUDGET, clock=engine.clock)
             await engine.start()
         if not said and cluster.status("m").get("phase") == "Acting":
             story.then(cluster)
@@ -151,6 +170,7 @@ async def test_nothing_is_left_behind_by_a_kill(name: str) -> None:
             assert machine.reset_gpus == [("GPU-1",)] * story.resets, die_at
             assert not cluster.order("n1"), die_at
             assert not cluster.marked("n1"), die_at
+            assert {where for where, _ in cluster.deletions} == set(story.forced), die_at
             assert cluster.pods_on("n1") <= {"web-0", "web-1", "web-2", "bare"}, die_at
 
 

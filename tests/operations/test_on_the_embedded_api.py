@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kgpu.base.errors import KubeError
 from kgpu.formats import names
 from kgpu.formats.crd.definitions import crds
 from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain
@@ -35,8 +37,9 @@ async def embedded(tmp_path: Path) -> AsyncIterator[Whole]:
 
 
 @contextlib.asynccontextmanager
-async def engine(found: Whole) -> AsyncIterator[OperationsController]:
-    controller = OperationsController(found.api, OperationBudget(max_parallel=9, max_unavailable=Share(percent=100)))
+async def engine(found: Whole, *, allow_force: bool = False) -> AsyncIterator[OperationsController]:
+    budget = OperationBudget(max_parallel=9, max_unavailable=Share(percent=100), allow_force=allow_force)
+    controller = OperationsController(found.api, budget)
     tasks = [asyncio.create_task(work) for work in (controller.watch(), *controller.term(found.api))]
     try:
         yield controller
@@ -88,6 +91,21 @@ async def replicas(found: Whole, count: int) -> list[str]:
     return pods
 
 
+async def disruption_budget(found: Whole, name: str) -> None:
+    """One that lets none of the two pods of ``replicas`` go."""
+    selector = {"matchLabels": {"app": "web"}}
+    await found.create(
+        BUDGETS,
+        {"metadata": {"name": name, "namespace": "default"}, "spec": {"minAvailable": 2, "selector": selector}},
+    )
+
+    def counted() -> bool:
+        obj = found.get(BUDGETS, name, "default")
+        return bool(obj and obj.get("status", {}).get("currentHealthy") == 2)
+
+    await found.until(counted, "the budget's status")
+
+
 async def test_a_maintenance_from_the_wish_to_the_node_as_it_was(embedded: Whole) -> None:
     async with engine(embedded):
         made = await make_operation(embedded.api, "n1", spec())
@@ -130,15 +148,7 @@ async def test_an_uncordon_by_kubectl_ends_it(embedded: Whole) -> None:
 
 async def test_a_disruption_budget_holds_and_is_named(embedded: Whole) -> None:
     (name, _) = await replicas(embedded, 2)
-    selector = {"matchLabels": {"app": "web"}}
-    budget = {"metadata": {"name": "web", "namespace": "default"}, "spec": {"minAvailable": 2, "selector": selector}}
-    await embedded.create(BUDGETS, budget)
-
-    def counted() -> bool:
-        obj = embedded.get(BUDGETS, "web", "default")
-        return bool(obj and obj.get("status", {}).get("currentHealthy") == 2)
-
-    await embedded.until(counted, "the budget's status")
+    await disruption_budget(embedded, "web")
     seen = await preview(embedded.api, "n1", OperationDrain())
     assert seen.blocked[f"default/{name}"] == "its PodDisruptionBudget web allows no disruption now"
     async with engine(embedded):
@@ -201,3 +211,58 @@ async def test_the_definition_keeps_what_was_done(embedded: Whole) -> None:
 async def test_the_definition_refuses_what_makes_no_sense(embedded: Whole, wrong: Object) -> None:
     with pytest.raises(KubeRefusedError):
         await embedded.api.create(NODE_OPERATIONS, {"metadata": {"name": "m"}, "spec": wrong})
+
+
+@pytest.mark.parametrize("budgets", [("web",), ("web", "more")])
+async def test_what_budgets_hold_is_deleted_with_its_grace_period_where_that_is_allowed(
+    embedded: Whole, budgets: tuple[str, ...]
+) -> None:
+    """Several budgets make an eviction impossible; the API server says so in another way."""
+    pods = await replicas(embedded, 2)
+    for name in budgets:
+        await disruption_budget(embedded, name)
+    marks: dict[str, Object] = {}
+
+    def deleted() -> bool:
+        for name in pods:
+            obj = embedded.get(PODS, name, "default")
+            if obj is not None and "deletionTimestamp" in obj["metadata"]:
+                marks[name] = obj
+        return len(marks) == len(pods)
+
+    async with engine(embedded, allow_force=True):
+        made = await make_operation(embedded.api, "n1", spec(timeout_seconds=2, on_timeout="Force"))
+        await embedded.until(deleted, "the deletion of both pods")
+        obj = embedded.get(NODE_OPERATIONS, made.name)
+        assert obj is not None
+        (forced,) = [row for row in obj["status"]["conditions"] if row["type"] == "Forced"]
+        assert "the drain's 2 s are over" in forced["message"]
+        for pod in marks.values():  # its own grace period, and no word of a disruption: nobody has evicted it
+            assert pod["metadata"]["deletionGracePeriodSeconds"] == 30
+            kinds = {row["type"] for row in pod["status"]["conditions"] if row["status"] == "True"}
+            assert "DisruptionTarget" not in kinds
+
+
+async def test_where_it_is_not_allowed_it_is_refused_before_the_node_is_touched(embedded: Whole) -> None:
+    async with engine(embedded):
+        made = await make_operation(embedded.api, "n1", spec(on_timeout="Force"))
+        await embedded.until(lambda: phase(embedded, made.name) == "Failed", "the end")
+        obj = embedded.get(NODE_OPERATIONS, made.name)
+        assert obj is not None
+        assert (obj["status"]["reason"], "Cordoned" in str(obj["status"]["conditions"])) == ("Refused", False)
+        assert "operations.allowForce=true" in obj["status"]["message"]
+        assert "unschedulable" not in node(embedded)["spec"]
+
+
+async def test_a_definition_of_before_loses_it_and_that_is_told(embedded: Whole) -> None:
+    name = "nodeoperations.kgpu.dev"
+    obj = embedded.get(CUSTOM_RESOURCE_DEFINITIONS, name)
+    assert obj is not None
+    versions = copy.deepcopy(obj["spec"]["versions"])
+    del versions[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["drain"]["properties"]["onTimeout"]
+    await embedded.api.patch(CUSTOM_RESOURCE_DEFINITIONS, name, {"spec": {"versions": versions}})
+
+    with pytest.raises(KubeError, match=r"has lost spec\.drain\.onTimeout; it is cancelled"):
+        await make_operation(embedded.api, "n1", spec(on_timeout="Force"))
+    (left,) = (await embedded.api.list(NODE_OPERATIONS)).items
+    assert left["spec"]["cancel"] is True

@@ -162,6 +162,9 @@ class Cluster(FakeApi):
         """Watches of operations and nodes bring nothing."""
         self.served.add(NODE_OPERATIONS)
         self.evictions: list[str] = []
+        self.deletions: list[tuple[str, int | None]] = []
+        """Pods that the engine has deleted, with the grace period."""
+        self.refuses_deletions = False
         self.uids = itertools.count(1)
         self.machines: dict[str, SimMachine] = {}
         self.collected: list[str] = []
@@ -186,7 +189,11 @@ class Cluster(FakeApi):
         return await super().create(resource, obj, subresource=subresource)
 
     async def delete(self, resource: Resource, name: str, **more: Any) -> bool:
-        if resource == PODS and name.startswith(names.ACT_APP):
+        if resource == PODS and more.get("uid"):  # what people and kubelets delete has none
+            if not name.startswith(names.ACT_APP):
+                self.deletions.append((f"{more['namespace']}/{name}", more.get("grace")))
+                if self.refuses_deletions:
+                    raise KubeRefusedError("a policy says no", "", "", code=403)
             return bool(await self._counted(lambda: super(Cluster, self).delete(resource, name, **more)))
         return await super().delete(resource, name, **more)
 

@@ -143,3 +143,16 @@ text is made text where people leave out quotes: versions, values of environment
 {{- define "kgpu.agentAccounts" -}}
 {{- join " " (.Files.Get "agents.json" | fromJson).accounts -}}
 {{- end }}
+
+{{- /* What a preview of an operation reads. */ -}}
+{{- define "kgpu.operationLooks" -}}
+- apiGroups: [""]
+  resources: [nodes, pods]
+  verbs: [get, list, watch]
+- apiGroups: [apps]
+  resources: [daemonsets]
+  verbs: [get, list]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [list]
+{{- end }}

@@ -125,7 +125,7 @@ def _preview_lines(preview: Preview) -> list[str]:
     lines = [_preview_heading(preview)]
     words = {Fate.EVICT: "would go", Fate.LEAVE: "stays", Fate.REFUSE: "MAY NOT GO"}
     for row in preview.pods:
-        why = row.why or preview.blocked.get(row.pod.where, "")
+        why = row.why or preview.why_held(row.pod)
         lines.append(f"  {words[row.fate]:<11} {row.pod.where}{': ' + why if why else ''}")
     if preview.refused and not preview.of_gpus:
         lines.append(f"{preview.node.name}: it would fail before any pod is asked to go")
@@ -145,6 +145,7 @@ def _preview_data(preview: Preview) -> dict[str, Any]:
                 "name": row.pod.name,
                 "fate": str(row.fate),
                 "why": row.why or preview.blocked.get(row.pod.where, ""),
+                "forced": preview.forces(row.pod),
             }
             for row in preview.pods
         ],

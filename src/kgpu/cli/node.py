@@ -33,6 +33,8 @@ REBOOT: Final = """
 kgpu node reboot gpu-7
 kgpu node reboot gpu-7 --dry-run
 kgpu node reboot gpu-7 gpu-8 --reason "new kernel" --timeout 1h
+kgpu node reboot gpu-7 --timeout 10m --on-timeout force
+kgpu node reboot gpu-7 --ask --reason "new kernel"
 """
 DRAIN_GPU: Final = """
 kgpu node drain-gpu gpu-7 --gpu GPU-5d1b6f2c-0b0e-5c64-8f0c-2b1f6a8f9a11
@@ -57,7 +59,7 @@ def node() -> None:
     """Work on nodes and their GPUs: empty them, reset or reboot them, and give them back as they were; or hold them for
     replacement.
 
-    Needs the rights of the ClusterRole kgpu-node-operations.
+    Needs the rights of the ClusterRole kgpu-node-operations; with --ask, those of kgpu-node-operations-requester.
     """
 
 
@@ -68,11 +70,16 @@ def _options(function: F) -> F:
         click.option("--reason", default="", metavar="TEXT", help="Why; people see it in Events and lists."),
         click.option("--timeout", default="5m", show_default=True, metavar="DURATION",
                      help="How long the pods may take to go."),
+        click.option("--on-timeout", type=click.Choice(("fail", "force")), default="fail", show_default=True,
+                     help="What becomes of pods that disruption budgets still hold then: the operation fails, or they "
+                     "are deleted. Needs the chart's operations.allowForce."),
         click.option("--grace-period", type=click.IntRange(0, MAX_SECONDS), metavar="SECONDS",
                      help="How long each pod gets to end. Default: its own time."),
         click.option("--force", is_flag=True, help="Also pods that no controller makes anew."),
         click.option("--delete-emptydir-data", "empty_dirs", is_flag=True,
                      help="Also pods that lose what is in an emptyDir."),
+        click.option("--ask", is_flag=True,
+                     help="Make operations that wait until somebody approves them, and return."),
         click.option("--dry-run", is_flag=True, help="Say which pods would go, and do nothing."),
         click.option("--detach", is_flag=True, help="Return at once."),
         click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE",
@@ -197,7 +204,7 @@ def _carry_out(
         show_previews(run_async(_previews(kubeconfig, names, spec)), output)
         return
     say: Callable[[str], None] = (lambda _: None) if output == "json" else click.echo
-    detach = flags["detach"]
+    detach = flags["detach"] or flags["ask"]
     operations = run_async(_make(kubeconfig, names, spec, until=None if detach else until, say=say))
     from kgpu.cli._operations import FAILED, as_data
     from kgpu.operations.model import Operation
@@ -216,11 +223,13 @@ def _spec(
 
     drain = OperationDrain(
         timeout_seconds=_seconds(given["timeout"], "--timeout"),
+        on_timeout="Force" if given["on_timeout"] == "force" else "Fail",
         grace_period_seconds=given["grace_period"],
         force=given["force"],
         delete_empty_dir_data=given["empty_dirs"],
     )
-    return NodeOperationSpec(node_name="", type=kind, reason=given["reason"], drain=drain, **more)
+    asks = given["ask"]
+    return NodeOperationSpec(node_name="", type=kind, reason=given["reason"], drain=drain, approved=not asks, **more)
 
 
 async def _make(
@@ -242,7 +251,8 @@ async def _make(
         for name in names:
             whole = msgspec.structs.replace(spec, node_name=name, requested_by=user[:253])
             made.append(await make_operation(api, name, whole))
-            say(f"{name}: {made[-1].name} is made")
+            waits = "" if spec.approved else f", and waits for approval: kgpu operations approve {made[-1].name}"
+            say(f"{name}: {made[-1].name} is made{waits}")
         if until is None:
             return list(made)
         return await follow(api, [operation.name for operation in made], until, say=say)

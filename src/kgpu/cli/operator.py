@@ -314,7 +314,7 @@ def remediation_of(config: Mapping[str, Any]) -> RemediationPolicy:
     """What may be done about GPUs that are not well. Raises ConfigError."""
     from kgpu.operations.config import read_remediation
 
-    return read_remediation(config.get("remediation"))
+    return read_remediation(config.get("remediation"), allow_force=config.get("allowForce") is True)
 
 
 def webhook_of(options: Mapping[str, Any]) -> WebhookSettings | None:

@@ -321,6 +321,7 @@ OPERATION_ANNOTATION: Final = "kgpu.dev/operation"  # on Nodes: what the agent i
 OPERATION_REPORT_ANNOTATION: Final = "kgpu.dev/operation-report"  # on Nodes: the agent's answer to it
 NODE_ORDER_FIELD_MANAGER: Final = "kgpu-node-order"  # of the answer
 OPERATIONS_FIELD_MANAGER: Final = "kgpu-operations"
+APPROVAL_POLICY: Final = "kgpu-operation-approval"  # the chart's admission policy on who lets operations begin
 ACT_APP: Final = "kgpu-act"  # label app of the pods that act on nodes
 ACT_LABEL: Final = "kgpu.dev/act"  # on such a pod: the ID under which the node is asked
 OPERATIONS_COMPONENT: Final = "kgpu-operations"  # source of its Events

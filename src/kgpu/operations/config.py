@@ -17,12 +17,12 @@ from kgpu.base.plain import mapping
 from kgpu.base.suggest import did_you_mean
 from kgpu.base.typed import convert
 from kgpu.formats import names
-from kgpu.formats.crd.nodeoperation import OperationDrain
+from kgpu.formats.crd.nodeoperation import OnTimeout, OperationDrain
 from kgpu.operations.windows import RepairWindow, read_windows
 
 MAX_NODES: Final = 100_000
 _KEYS: Final = (
-    "maxParallel", "maxUnavailable", "groups", "maxPerHour", "windows", "remediation", "hostPaths",
+    "maxParallel", "maxUnavailable", "groups", "maxPerHour", "windows", "remediation", "hostPaths", "allowForce",
 )  # fmt: skip
 MAX_GROUPS: Final = 16
 MAX_PATH: Final = 4096
@@ -69,6 +69,8 @@ class OperationBudget:
     groups: tuple[GroupCap, ...] = ()
     max_per_hour: int | None = None
     """How many operations may begin within an hour, None for any number."""
+    allow_force: bool = False
+    """Whether operations may delete pods past disruption budgets."""
     windows: tuple[RepairWindow, ...] = ()
     """When remediation may begin what it has made; without any, always."""
 
@@ -110,6 +112,7 @@ def read_budget(settings: Mapping[str, Any], where: str = "operations") -> Opera
         groups=tuple(_group(group, f"{where}.groups[{place}]") for place, group in enumerate(groups)),
         max_per_hour=None if per_hour is None else _count(per_hour, f"{where}.maxPerHour"),
         windows=read_windows(settings.get("windows"), f"{where}.windows"),
+        allow_force=_switch(settings.get("allowForce"), f"{where}.allowForce"),
     )  # fmt: skip
 
 
@@ -133,7 +136,9 @@ def read_host_paths(settings: Mapping[str, Any], where: str = "hostPaths") -> Dr
     return DriverPaths(root_fs=paths[0], driver_install_dir=paths[1])
 
 
-def read_remediation(settings: Mapping[str, Any] | None, where: str = "operations.remediation") -> RemediationPolicy:
+def read_remediation(
+    settings: Mapping[str, Any] | None, where: str = "operations.remediation", *, allow_force: bool = False
+) -> RemediationPolicy:
     """Read what may be done about unhealthy GPUs. Raises ConfigError."""
     settings = settings or {}
     if not isinstance(settings, Mapping):
@@ -144,8 +149,14 @@ def read_remediation(settings: Mapping[str, Any] | None, where: str = "operation
     return RemediationPolicy(
         strongest=_strongest(settings.get("policy"), f"{where}.policy"),
         attempts=usual.attempts if attempts is None else _count(attempts, f"{where}.attempts"),
-        drain=_drain(settings.get("drain") or {}, f"{where}.drain"),
+        drain=_drain(settings.get("drain") or {}, f"{where}.drain", allow_force=allow_force),
     )
+
+
+def _switch(value: Any, where: str) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise ConfigError(f"{where} is {str(value)[:60]!r}", "true or false", "correct it")
+    return value is True
 
 
 def _strongest(value: Any, where: str) -> Strongest:
@@ -158,13 +169,20 @@ def _strongest(value: Any, where: str) -> Strongest:
     return Strongest(word)
 
 
-def _drain(value: Any, where: str) -> OperationDrain:
+def _drain(value: Any, where: str, *, allow_force: bool) -> OperationDrain:
     if isinstance(value, Mapping):
         _known(value, tuple(row.encode_name for row in msgspec.structs.fields(OperationDrain)), where)
     try:
-        return convert(value, OperationDrain)
+        drain = convert(value, OperationDrain)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{where}: {error}", "the fields of a NodeOperation's spec.drain", "correct it") from error
+    if OnTimeout(drain.on_timeout) is OnTimeout.FORCE and not allow_force:
+        raise ConfigError(
+            f"{where}.onTimeout is Force, and operations.allowForce is false",
+            "Force only where the admin allows it",
+            "set operations.allowForce=true, or onTimeout: Fail",
+        )
+    return drain
 
 
 def read_share(value: Any, where: str) -> Share:

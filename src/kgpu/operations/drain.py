@@ -62,14 +62,17 @@ class Evicted:
 class DrainState:
     """The state of a drain. ``refused`` pods may not go, ``evict`` are to be evicted now, ``waiting`` are all that
     still have to go. ``stranded`` were evicted, but their kubelet does not answer and the drain no longer waits for
-    them. ``hopeless`` is why the remaining ones can never go, "" while they may. ``unsure`` is True while the fate of
-    some pods is not known.
+    them. Disruption budgets refuse to evict those in ``held``; of ``forcible`` nothing else is known that refuses it.
+    ``hopeless`` is why the remaining ones can never go, "" while they may. ``unsure`` is True while the fate of some
+    pods is not known.
     """
 
     refused: tuple[PodFate, ...] = ()
     evict: tuple[NodePod, ...] = ()
     waiting: tuple[WaitingPod, ...] = ()
     stranded: tuple[WaitingPod, ...] = ()
+    forcible: tuple[NodePod, ...] = ()
+    held: tuple[NodePod, ...] = ()
     hopeless: str = ""
     unsure: bool = False
 
@@ -124,6 +127,7 @@ def drain_state(
     due = [pod for pod in asking if _due(pod, known, monotonic)]
     answers = [known.answers[pod.uid] for pod in asking if pod.uid in known.answers]
     fatal = [answer for answer in answers if answer.fatal]
+    held = [pod for pod in asking if pod.uid in known.answers and known.answers[pod.uid].by_budget]
     return DrainState(
         refused=refused,
         evict=tuple(due[:AT_ONCE]),
@@ -132,6 +136,8 @@ def drain_state(
             *(_waiting(row.pod, row.why) for row in unknown),
         ),
         stranded=tuple(_waiting(pod, "it may still run, as its node's kubelet does not answer") for pod in stranded),
+        forcible=tuple(pod for pod in asking if pod in held or not _is_fatal(pod, known)),
+        held=tuple(held),
         unsure=bool(unknown),
         # The others go first, as in kubectl.
         hopeless=fatal[0].why if fatal and len(fatal) == len(asking) and not (ending or unknown) else "",
@@ -140,6 +146,11 @@ def drain_state(
 
 def _waiting(pod: NodePod, why: str) -> WaitingPod:
     return WaitingPod(namespace=pod.namespace, name=pod.name, why=why)
+
+
+def _is_fatal(pod: NodePod, known: Evicted) -> bool:
+    answer = known.answers.get(pod.uid)
+    return answer is not None and answer.fatal
 
 
 def _due(pod: NodePod, known: Evicted, now: float) -> bool:

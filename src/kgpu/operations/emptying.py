@@ -8,8 +8,9 @@ import math
 from collections.abc import Callable
 
 from kgpu.formats.crd.nodeoperation import Result
+from kgpu.operations import forcing
 from kgpu.operations.drain import DrainState, named, progress
-from kgpu.operations.model import Evict, Operation, Step
+from kgpu.operations.model import Operation, Step
 from kgpu.operations.records import deadline_of, give_back, over, over_or, record
 from kgpu.operations.world import World
 
@@ -24,7 +25,7 @@ def what_is_emptied(operation: Operation) -> str:
 
 def empty(operation: Operation, world: World, state: DrainState, emptied: Callable[[DrainState], Step]) -> Step:
     """The next step of a drain; ``emptied`` returns the one after it."""
-    spec, status = operation.spec, operation.status
+    status = operation.status
     if status.drain is None and state.unsure:
         return over_or(operation, world, Step(again_at=world.now + PODS_SECONDS), "its pods' DaemonSets can't be read")
     if status.drain is None:
@@ -32,20 +33,30 @@ def empty(operation: Operation, world: World, state: DrainState, emptied: Callab
     if state.done:
         return emptied(state)
     told = progress(state, status.drain)
-    if state.hopeless:
+    if state.hopeless and not forcing.can_help(operation, world, state):
         return give_back(
             operation, world, Result.PERMANENT_FAILURE, "EvictionRefused", state.hopeless, drain=told
         )  # fmt: skip
     if over(operation, world):
-        pods = named((*state.refused, *state.waiting))
-        why = f"pods were left on {what_is_emptied(operation)} after {spec.drain.timeout_seconds} s: {pods}"
-        return give_back(operation, world, Result.TRANSIENT_FAILURE, "DrainTimeout", why, drain=told)
+        return forcing.begin(operation, world, state, told) or _too_late(operation, world, state)
     if world.tell_progress and told != status.drain:
         return record(operation, world, drain=told, message=_going(operation, told.total - told.gone))
     again = min(deadline_of(operation) or math.inf, world.now + PODS_SECONDS)
-    return Step(
-        writes=tuple(Evict(pod=pod, grace=spec.drain.grace_period_seconds) for pod in state.evict), again_at=again
-    )
+    return Step(writes=forcing.writes(operation, world, state), again_at=again)
+
+
+def unread(operation: Operation, world: World) -> Step:
+    """The step while the pods have not been read."""
+    if forcing.may_still_read(operation, world):
+        return Step(again_at=world.now + PODS_SECONDS)
+    return over_or(operation, world, Step(again_at=deadline_of(operation)), "its pods could not be read")
+
+
+def _too_late(operation: Operation, world: World, state: DrainState) -> Step:
+    left = f"pods were left on {what_is_emptied(operation)} after {operation.spec.drain.timeout_seconds} s"
+    why = f"{left}{forcing.too_late(operation, world)}: {named((*state.refused, *state.waiting))}"
+    told = progress(state, operation.status.drain)
+    return give_back(operation, world, Result.TRANSIENT_FAILURE, "DrainTimeout", why, drain=told)
 
 
 def _first_look(operation: Operation, world: World, state: DrainState) -> Step:

@@ -14,14 +14,13 @@ from typing import Final
 from kgpu.formats.crd.nodeoperation import OperationPhase, Result, WaitingPod
 from kgpu.formats.node_order import OrderAnswer, OrderStep
 from kgpu.operations.drain import DrainState, Fate, PodFate, drain_state, fate
-from kgpu.operations.emptying import empty
+from kgpu.operations.emptying import empty, unread
 from kgpu.operations.model import NodePod, Operation, Step, TargetNode, moment_of
 from kgpu.operations.records import (
     CORDONED,
     deadline_of,
     give_back,
     over,
-    over_or,
     present,
     record,
     unheld,
@@ -72,7 +71,7 @@ def draining(operation: Operation, world: World, emptied: Callable[[DrainState],
     if (waits := unanswered(operation, world, OrderStep.WITHDRAW, "DrainTimeout")) is not None:
         return waits
     if world.pods is None:
-        return over_or(operation, world, Step(again_at=deadline_of(operation)), "its pods could not be read")
+        return unread(operation, world)
     return empty(operation, world, _holders(operation, world, world.pods), emptied)
 
 

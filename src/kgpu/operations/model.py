@@ -259,6 +259,10 @@ def _is_marked(ours: Mapping[str, Any]) -> bool:
     return f"f:{names.NEEDS_REPLACEMENT_LABEL}" in mapping(fields.get("f:labels"))
 
 
+GRACE_SECONDS: Final = 30
+"""The grace period of a pod that sets none, from Kubernetes' API."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePod:
     """A pod on a node that is being emptied. ``owner`` is its controller as (kind, name), ("", "") without one;
@@ -278,6 +282,8 @@ class NodePod:
     tolerates_cordon: bool = False
     created: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    grace: int = GRACE_SECONDS
+    """Seconds that its containers get to end, from its spec."""
 
     @property
     def ended(self) -> bool:
@@ -304,7 +310,13 @@ def read_pod(obj: Mapping[str, Any]) -> NodePod:
         finalizers=tuple(map(str, items(metadata.get("finalizers")))),
         tolerates_cordon=any(_tolerates_cordon(mapping(row)) for row in items(spec.get("tolerations"))),
         created=_moment(metadata.get("creationTimestamp")), labels=strings(metadata.get("labels")),
+        grace=_grace(spec),
     )  # fmt: skip
+
+
+def _grace(spec: Mapping[str, Any]) -> int:
+    seconds = spec.get("terminationGracePeriodSeconds")
+    return max(0, seconds) if type(seconds) is int else GRACE_SECONDS
 
 
 def asks_for_gpus(obj: Mapping[str, Any]) -> bool:
@@ -342,12 +354,15 @@ def _tolerates_cordon(row: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The API server's answer to the last eviction of a pod. ``again_at`` is the earliest time to try again."""
+    """The API server's answer to the last eviction of a pod, or to its deletion. ``again_at`` is the earliest time to
+    try again; ``by_budget`` says that PodDisruptionBudgets refuse the eviction.
+    """
 
     why: str
     again_at: float
     fatal: bool = False
     times: int = 1
+    by_budget: bool = False
 
 
 REFUSED: Final = 13
@@ -433,6 +448,16 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """Delete a pod, whatever disruption budgets say. ``grace`` is in seconds and never 0, None for the pod's own grace
+    period.
+    """
+
+    pod: NodePod
+    grace: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartAct:
     """Create the pod that acts on its node, once per act ID."""
 
@@ -470,7 +495,7 @@ class Evidence:
     problem: str = ""
 
 
-Write: TypeAlias = Record | HoldNode | Evict | StartAct | EndAct | Forget | CollectEvidence
+Write: TypeAlias = Record | HoldNode | Evict | Delete | StartAct | EndAct | Forget | CollectEvidence
 """A Record comes first: what may happen next is on record before it happens."""
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from kgpu.base.advice import Advice, Severity
 from kgpu.formats.crd.nodeoperation import NodeOperationStatus, OperationPhase, Result
 from kgpu.notifications.payload import PLAIN, EventDetails
+from kgpu.operations.forcing import FORCING
 from kgpu.operations.model import Operation
 from kgpu.operations.world import UNAPPROVED
 
@@ -14,6 +15,7 @@ _FAILED: Final = frozenset({Result.TRANSIENT_FAILURE, Result.PERMANENT_FAILURE})
 _KINDS: Final = {
     OperationPhase.PENDING: "unapproved",
     OperationPhase.CORDONING: "started",
+    OperationPhase.DRAINING: "forcing",
     OperationPhase.ACTING: "acting",
     OperationPhase.VERIFYING: "verifying",
     OperationPhase.RESTORING: "restoring",
@@ -33,6 +35,8 @@ def notice(operation: Operation, status: NodeOperationStatus) -> Advice | None:
         return _unapproved(operation, name)
     if phase is OperationPhase.CORDONING:
         return _advice(operation, "OperationStarted", f"{name} has begun{_because(operation)}")
+    if phase is OperationPhase.DRAINING and status.reason == FORCING:
+        return _advice(operation, "OperationForced", f"{name}: {status.message}", Severity.WARNING)
     if phase in {OperationPhase.ACTING, OperationPhase.VERIFYING}:
         return _advice(operation, status.reason, f"{name}: {status.message}")
     if phase is OperationPhase.RESTORING:

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from kgpu.base.printable import one_line
 from kgpu.formats.crd.nodeoperation import MAX_TEXT, NodeAct, NodeBefore, OperationPhase, OperationType, Result
-from kgpu.operations import gpu_reset, gpus, maintenance, reboot, replace
+from kgpu.operations import forcing, gpu_reset, gpus, maintenance, reboot, replace
 from kgpu.operations.act import Act
 from kgpu.operations.drain import drain_state
-from kgpu.operations.emptying import empty
+from kgpu.operations.emptying import empty, unread
 from kgpu.operations.model import HoldNode, Operation, Step, TargetNode, moment_of, stamp_of
 from kgpu.operations.records import (
     ADMITTED,
@@ -30,7 +30,6 @@ from kgpu.operations.records import (
     others_of,
     outcome_of,
     over,
-    over_or,
     present,
     record,
     uncordoned,
@@ -76,7 +75,7 @@ def _pending(operation: Operation, world: World) -> Step:
         return _without_node(operation, world)
     if not operation.status.node_uid:
         return record(operation, world, node_uid=node.uid)
-    if refusal := _refusal(operation, node):
+    if refusal := forcing.refusal(operation, world) or _refusal(operation, node):
         return end(operation, world, Result.PERMANENT_FAILURE, "Refused", refusal)
     if not world.admission.admitted:
         return _waits(operation, world)
@@ -167,7 +166,7 @@ def _draining(operation: Operation, world: World) -> Step:
     if first := unheld(operation, world):
         return first
     if world.pods is None:
-        return over_or(operation, world, Step(again_at=deadline_of(operation)), "its pods could not be read")
+        return unread(operation, world)
     state = drain_state(
         world.pods, spec.drain, world.evicted, node_ready=node.ready, now=world.now, monotonic=world.monotonic
     )

@@ -28,6 +28,7 @@ TELL_SECONDS: Final = 1.0
 ADMITTED: Final = "Admitted"
 CORDONED: Final = "Cordoned"
 EVIDENCE: Final = "EvidenceCollected"
+FORCED: Final = "Forced"
 DRAINED: Final = "Drained"
 ACT_DONE: Final = "ActDone"
 VERIFIED: Final = "Verified"
@@ -85,10 +86,10 @@ def deadline_of(operation: Operation) -> float | None:
     return moment_of(operation.status.phase_deadline)
 
 
-def over(operation: Operation, world: World) -> bool:
-    """Whether the phase has taken longer than it may."""
+def over(operation: Operation, world: World, *, after: float = 0.0) -> bool:
+    """Whether the phase has taken longer than it may, and ``after`` seconds more."""
     deadline = deadline_of(operation)
-    return deadline is not None and world.now >= deadline
+    return deadline is not None and world.now >= deadline + after
 
 
 def unheld(operation: Operation, world: World) -> Step | None:

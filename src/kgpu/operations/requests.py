@@ -17,7 +17,7 @@ from kgpu.base.plain import mapping, number, text
 from kgpu.fit.model import BudgetView
 from kgpu.fit.read import label_selector
 from kgpu.formats import names
-from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain
+from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OnTimeout, OperationDrain, OperationType
 from kgpu.formats.xid.action import Action
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
 from kgpu.kube.port import LEASES, NODES, PODS, KubeApi, KubeRefusedError, Object, Resource, Selector
@@ -38,6 +38,8 @@ SELF_REVIEWS: Final = Resource(
     "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
 )
 _MAX_PREFIX: Final = 200
+_APPROVE: Final = "the right to approve: the verb approve on nodeoperations.kgpu.dev"
+_ROLE: Final = "the ClusterRole kgpu-node-operations has that right: ask who has it, or your admin for it"
 
 
 class Word(enum.StrEnum):
@@ -59,11 +61,22 @@ class Preview:
     blocked: Mapping[str, str]
     of_gpus: bool = False
     """The pods are those with GPUs; only the ones that hold the GPUs that are meant would go."""
+    forced_after: int | None = None
+    """Seconds after which pods are deleted past disruption budgets, None for never."""
 
     @property
     def refused(self) -> tuple[PodFate, ...]:
         """The pods that may not go: with any of these, the operation fails before the first eviction."""
         return tuple(row for row in self.pods if row.fate is Fate.REFUSE)
+
+    def forces(self, pod: NodePod) -> bool:
+        """Whether a pod would be deleted if its disruption budgets go on to refuse it."""
+        return self.forced_after is not None and pod.where in self.blocked
+
+    def why_held(self, pod: NodePod) -> str:
+        """Why a pod that has to go can't be evicted now, and what follows; "" if it can."""
+        why = self.blocked.get(pod.where, "")
+        return f"{why}; after {self.forced_after} s it would be deleted" if self.forces(pod) else why
 
 
 async def known_operations(api: KubeApi) -> tuple[Operation | UnreadableOperation, ...]:
@@ -108,15 +121,31 @@ async def may_begin(api: KubeApi, node: str) -> str:
 
 
 async def make_operation(api: KubeApi, node: str, spec: NodeOperationSpec) -> Operation:
-    """Create an operation on a node. Raises KubeError, and ConfigError for a missing node or one that
-    has an operation.
+    """Create an operation on a node. Raises KubeError, also where the user may not let it begin, and ConfigError for a
+    missing node or one that has an operation.
     """
+    if spec.duration_seconds is not None and OperationType(spec.type) is not OperationType.MAINTENANCE:
+        raise ConfigError(
+            f"a {spec.type} is to last {spec.duration_seconds} s", "durationSeconds only with a Maintenance",
+            "leave it out: others end by themselves",
+        )  # fmt: skip
     spec = msgspec.structs.replace(spec, node_uid=await may_begin(api, node))
     body: Object = {
         "metadata": {"generateName": f"{spec.type.lower()}-{node[:_MAX_PREFIX]}-"},
         "spec": msgspec.to_builtins(spec),
     }
-    made = read_operation(await api.create(NODE_OPERATIONS, body))
+    try:
+        answer = await api.create(NODE_OPERATIONS, body)
+    except KubeRefusedError as refused:
+        if not _is_for_approval(refused):
+            raise
+        raise KubeError(
+            f"you may not let a {spec.type} begin", _APPROVE,
+            f"ask for it: the same command with --ask makes one that waits for approval; {_ROLE}",
+        ) from refused  # fmt: skip
+    made = read_operation(answer)
+    if lost := _lost(body["spec"], mapping(answer.get("spec"))):
+        await _withdraw(api, made, lost)
     if isinstance(made, UnreadableOperation):
         raise KubeError(
             f"the operation {made.name} can't be read back: {made.problem}",
@@ -124,6 +153,32 @@ async def make_operation(api: KubeApi, node: str, spec: NodeOperationSpec) -> Op
             "bring the cluster's up to date: kgpu crds apply",
         )
     return made
+
+
+def _lost(sent: Mapping[str, Any], stored: Mapping[str, Any], where: str = "spec") -> list[str]:
+    """The fields that an API server has dropped because its definition of the kind does not know them."""
+    lost: list[str] = []
+    for key, value in sent.items():
+        if key not in stored:
+            lost += [f"{where}.{key}"] if value is not None else []
+        elif isinstance(value, Mapping):
+            lost += _lost(value, mapping(stored[key]), f"{where}.{key}")
+    return lost
+
+
+async def _withdraw(api: KubeApi, made: Operation | UnreadableOperation, lost: Sequence[str]) -> None:
+    """Cancel an operation that would not be what was asked for. Raises KubeError."""
+    try:
+        await api.patch(NODE_OPERATIONS, made.name, {"spec": {str(Word.CANCEL): True}})
+        come = "it is cancelled"
+    except KubeRefusedError:
+        come = f"it goes on without; to cancel it: kgpu operations cancel {made.name}"
+    raise KubeError(
+        f"the cluster's definition of NodeOperation is older than this kgpu: {made.name} has lost {', '.join(lost)}; "
+        f"{come}",
+        "a definition of this version",
+        "bring the cluster's up to date, and its operator: kgpu crds apply, and an upgrade of the chart",
+    )
 
 
 async def say(api: KubeApi, name: str, word: Word) -> Operation | UnreadableOperation:
@@ -141,7 +196,17 @@ async def say(api: KubeApi, name: str, word: Word) -> Operation | UnreadableOper
             "an operation that is not over",
             "make a new one: kgpu node --help",
         )
-    return read_operation(await api.patch(NODE_OPERATIONS, name, {"spec": {str(word): True}}))
+    try:
+        return read_operation(await api.patch(NODE_OPERATIONS, name, {"spec": {str(word): True}}))
+    except KubeRefusedError as refused:
+        if not _is_for_approval(refused):
+            raise
+        raise KubeError(f"you may not approve {name}", _APPROVE, _ROLE) from refused
+
+
+def _is_for_approval(refused: KubeRefusedError) -> bool:
+    """Whether the chart's admission policy wants the right to approve."""
+    return refused.code in (403, 422) and f"'{names.APPROVAL_POLICY}'" in refused.message
 
 
 async def who_am_i(api: KubeApi) -> str:
@@ -183,7 +248,10 @@ async def preview(api: KubeApi, name: str, drain: OperationDrain, *, of_gpus: bo
     known = Evicted(daemon_sets=await _daemon_sets(api, pods), own_pod=await _leader(api, pods))
     fates = tuple(fate(pod, drain, known) for pod in sorted(pods, key=lambda pod: pod.where))
     going = [row.pod for row in fates if row.fate is Fate.EVICT]
-    return Preview(node=read_node(node), pods=fates, blocked=await _blocked(api, going), of_gpus=of_gpus)
+    forced_after = drain.timeout_seconds if OnTimeout(drain.on_timeout) is OnTimeout.FORCE else None
+    return Preview(
+        node=read_node(node), pods=fates, blocked=await _blocked(api, going), of_gpus=of_gpus, forced_after=forced_after
+    )  # fmt: skip
 
 
 async def _leader(api: KubeApi, pods: Sequence[NodePod]) -> tuple[str, str]:

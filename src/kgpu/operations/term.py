@@ -33,6 +33,7 @@ from kgpu.operations.evidence import EvidenceWork
 from kgpu.operations.leftovers import ended_acts, leftovers, outdated
 from kgpu.operations.model import (
     CollectEvidence,
+    Delete,
     EndAct,
     Evict,
     Forget,
@@ -311,6 +312,7 @@ class Term:
             act=self._watching.act(operation.status.act.id) if operation.status.act is not None else None,
             tell_progress=told is None or self._clock.monotonic() - told >= PROGRESS_EVERY,
             evidence=self._evidence.of(operation.uid),
+            allow_force=self._budget().allow_force,
         )  # fmt: skip
 
     async def _clean_up(self, write: Write) -> float | None:
@@ -374,14 +376,14 @@ class Term:
             case EndAct():
                 self._count("delete")
                 await writing.end_act(self._api, write, self._acts)
-            case Evict():
-                self._count("evict")
-                await self._evict(write)
+            case Evict() | Delete():
+                self._count("evict" if isinstance(write, Evict) else "force")
+                await self._send_away(write)
 
-    async def _evict(self, write: Evict) -> None:
+    async def _send_away(self, write: Evict | Delete) -> None:
         node, now = write.pod.node, self._clock.monotonic()
         former = self._pods.answer(node, write.pod)
-        answer = await writing.evict(self._api, write, former, now=now, uniform=self._uniform)
+        answer = await writing.send_away(self._api, write, former, now=now, uniform=self._uniform)
         self._pods.answered(node, write.pod, answer)
 
     async def _record(self, write: Record) -> None:

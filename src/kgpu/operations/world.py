@@ -30,7 +30,7 @@ class World:
     not been read. ``live`` are the uids of the operations that may hold nodes. ``monotonic`` is the time by the clock
     of ``Answer``. ``act`` is the pod of the act on record; ``acts_known`` is False while such pods have not been read.
     ``tell_progress`` is True if the progress may be written again. ``evidence`` is what came of collecting it, None if
-    this process has not begun to.
+    this process has not begun to. ``allow_force`` is the admin's ``operations.allowForce``.
     """
 
     now: float
@@ -44,3 +44,4 @@ class World:
     acts_known: bool = True
     tell_progress: bool = True
     evidence: Evidence | None = None
+    allow_force: bool = False

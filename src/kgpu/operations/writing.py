@@ -22,7 +22,7 @@ from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import NODES, PODS, KubeApi, KubeRefusedError, Object
 from kgpu.operations import act_pods
 from kgpu.operations.config import DriverPaths
-from kgpu.operations.model import Answer, EndAct, Evict, HoldNode, Record, StartAct
+from kgpu.operations.model import Answer, Delete, EndAct, Evict, HoldNode, Record, StartAct
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ ACT_DEADLINE: Final = 3600
 """Seconds after which the kubelet ends an act's pod that has not finished."""
 EVICT_AGAIN: Final = BackoffPolicy(first=5.0, cap=60.0, factor=2.0, jitter=0.3)
 _BUDGET: Final = "DisruptionBudget"
+_DONE: Final = {"evict": "evicted", "delete": "deleted"}
 _TERMINATING: Final = "NamespaceTerminating"
 _SEVERAL: Final = "more than one PodDisruptionBudget"
 
@@ -127,13 +128,26 @@ async def end_act(api: KubeApi, write: EndAct, settings: ActSettings) -> None:
     await api.delete(PODS, write.pod.name, namespace=settings.namespace, uid=write.pod.uid)
 
 
-async def evict(
-    api: KubeApi, write: Evict, former: Answer | None, *, now: float, uniform: Callable[[], float]
+async def send_away(
+    api: KubeApi, write: Evict | Delete, former: Answer | None, *, now: float, uniform: Callable[[], float]
 ) -> Answer | None:
-    """Evict a pod; None if that was granted or the pod is gone. Raises KubeUnreachableError.
+    """Evict or delete a pod; None if that was granted or the pod is gone. Raises KubeUnreachableError.
 
     ``former`` is the answer to the last attempt, ``uniform`` returns a random number from 0 to 1.
     """
+    pod = write.pod
+    try:
+        if isinstance(write, Delete):
+            await api.delete(PODS, pod.name, namespace=pod.namespace, grace=write.grace, uid=pod.uid)
+        else:
+            await _evict(api, write)
+    except KubeRefusedError as refused:
+        verb = "delete" if isinstance(write, Delete) else "evict"
+        return _answer(refused, former, verb, now=now, uniform=uniform)
+    return None
+
+
+async def _evict(api: KubeApi, write: Evict) -> None:
     pod = write.pod
     options: Object = {"preconditions": {"uid": pod.uid}}
     if write.grace is not None:
@@ -142,15 +156,11 @@ async def evict(
         "apiVersion": "policy/v1", "kind": "Eviction",
         "metadata": {"namespace": pod.namespace, "name": pod.name}, "deleteOptions": options,
     }  # fmt: skip
-    try:
-        await api.create(PODS, eviction, subresource="eviction")
-    except KubeRefusedError as refused:
-        return _answer(refused, former, now=now, uniform=uniform)
-    return None
+    await api.create(PODS, eviction, subresource="eviction")
 
 
 def _answer(
-    refused: KubeRefusedError, former: Answer | None, *, now: float, uniform: Callable[[], float]
+    refused: KubeRefusedError, former: Answer | None, verb: str, *, now: float, uniform: Callable[[], float]
 ) -> Answer | None:
     """The answer that a refusal stands for; None if the pod is gone or another has its name."""
     if refused.code in (404, 409):
@@ -159,7 +169,20 @@ def _answer(
     policy = EVICT_AGAIN
     full = min(policy.cap, policy.first * policy.factor ** min(times - 1, 10))
     again_at = now + full * (1 - policy.jitter * uniform())
-    return Answer(why=_why(refused), again_at=again_at, fatal=_is_final(refused), times=times)
+    return Answer(
+        why=_why(refused, verb), again_at=again_at, fatal=_is_final(refused), times=times,
+        by_budget=verb == "evict" and _is_by_budget(refused),
+    )  # fmt: skip
+
+
+def _is_by_budget(refused: KubeRefusedError) -> bool:
+    """Whether PodDisruptionBudgets refuse it, and nothing else."""
+    return _is_by_several(refused) or (refused.code == 429 and any(word == _BUDGET for word, _ in refused.causes))
+
+
+def _is_by_several(refused: KubeRefusedError) -> bool:
+    """Whether it can't be evicted because several budgets select it."""
+    return refused.code == 500 and _SEVERAL in refused.what
 
 
 def _is_final(refused: KubeRefusedError) -> bool:
@@ -167,15 +190,15 @@ def _is_final(refused: KubeRefusedError) -> bool:
     causes = {word for word, _ in refused.causes}
     if refused.code == 403:
         return _TERMINATING not in causes
-    return refused.code == 500 and _SEVERAL in refused.what
+    return _is_by_several(refused)
 
 
-def _why(refused: KubeRefusedError) -> str:
+def _why(refused: KubeRefusedError, verb: str) -> str:
     budget = next((message for word, message in refused.causes if word == _BUDGET and message), "")
     if budget:
         return budget
     if refused.code == 403 and any(word == _TERMINATING for word, _ in refused.causes):
         return "its namespace is being deleted"
     if refused.code == 403:
-        return f"the operator may not evict it, or it can't be evicted: {refused.what}"
+        return f"the operator may not {verb} it, or it can't be {_DONE[verb]}: {refused.what}"
     return refused.what

@@ -64,13 +64,28 @@ class Result(enum.StrEnum):
     CANCELLED = "Cancelled"
 
 
+class OnTimeout(enum.StrEnum):
+    """What becomes of pods that are still there when the drain's time is over."""
+
+    FAIL = "Fail"
+    FORCE = "Force"
+
+
 class OperationDrain(Block, frozen=True, kw_only=True):
     """How the node is emptied; the rules are those of `kubectl drain --ignore-daemonsets`."""
 
     timeout_seconds: Annotated[
         int,
-        doc("How long it may take; the operation fails after that, and the node goes back.", minimum=1, schema=INT32),
+        doc("How long it may take; `onTimeout` says what comes after that.", minimum=1, schema=INT32),
     ] = DRAIN_SECONDS
+    on_timeout: Annotated[
+        Literal["Fail", "Force"],
+        doc(
+            "What comes after `timeoutSeconds`: with `Fail` the operation fails, and the node goes back. With `Force` "
+            "the pods that disruption budgets hold are deleted, each with its grace period; it needs "
+            "`operations.allowForce` in the chart's values."
+        ),
+    ] = "Fail"
     grace_period_seconds: Annotated[
         int | None, doc("How long pods get to end; their own time if not given.", minimum=0, schema=INT32)
     ] = None
@@ -109,7 +124,7 @@ class NodeOperationSpec(Block, frozen=True, kw_only=True):
     drain: Annotated[OperationDrain, doc("How the node is emptied.")] = OperationDrain()
     duration_seconds: Annotated[
         int | None,
-        doc("How long a maintenance lasts; without it, until `resume` is set.", minimum=1, schema=INT32),
+        doc("How long a Maintenance lasts; without it, until `resume` is set.", minimum=1, schema=INT32),
     ] = None
     act_timeout_seconds: Annotated[
         int,
@@ -194,7 +209,8 @@ class NodeOperationStatus(Block, frozen=True, kw_only=True):
     conditions: Annotated[
         tuple[StatusCondition, ...],
         doc(
-            "`Admitted`, `Cordoned`, `EvidenceCollected`, `Drained`, `ActDone`, `Verified`, `Restored`, `Complete`.",
+            "`Admitted`, `Cordoned`, `EvidenceCollected`, `Forced`, `Drained`, `ActDone`, `Verified`, `Restored`, "
+            "`Complete`.",
             schema=CONDITIONS_LIST,
         ),
     ] = ()
@@ -225,6 +241,10 @@ ONLY_MAINTENANCE: Final = (
     (
         "!self.resume || self.type == 'Maintenance' || self.type == 'Replace'",
         "only a Maintenance or a Replace is resumed: others end by themselves; cancel ends them early",
+    ),
+    (
+        "!has(self.durationSeconds) || self.type == 'Maintenance'",
+        "durationSeconds is for a Maintenance alone: others end by themselves; leave it out",
     ),
 )
 GPUS_OF_TYPE: Final = (
