@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 import yaml
 
+from kgpu.cli.operator import budget_of
 from kgpu.formats.names import AGENT_DAEMON_SET
 from kgpu.formats.operands import BY_ROLE
 from kgpu.operator.objects import rbac
@@ -191,3 +192,13 @@ def test_the_operator_deletes_pods_of_others_only_where_the_admin_allows_it(
 def test_a_remediation_that_was_emptied_lets_nothing_begin(chart: Chart) -> None:
     made = chart(values={"operations": {"remediation": None}})
     assert "approve" not in verbs_on_operations(made, "kgpu:operator")
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_operator_is_told_whether_it_may(chart: Chart, allowed: bool) -> None:
+    made = chart(f"operations.allowForce={str(allowed).lower()}")
+    (container,) = made.one("Deployment", "gpu-operator")["spec"]["template"]["spec"]["containers"]
+    (config,) = [row["value"] for row in container["env"] if row["name"] == "KGPU_OPERATIONS_CONFIG"]
+    budget = budget_of({"operations": "true", "operations_config": config})
+    assert budget is not None
+    assert budget.allow_force is allowed

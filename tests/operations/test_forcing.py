@@ -10,6 +10,7 @@ import pytest
 
 from kgpu.formats.crd.nodeoperation import DrainProgress, NodeOperationSpec, NodeOperationStatus
 from kgpu.formats.crd.status import StatusCondition
+from kgpu.kube.port import KubeRefusedError
 from kgpu.operations.config import OperationBudget, Share
 from kgpu.operations.drain import AT_ONCE, Evicted
 from kgpu.operations.forcing import FORCED_SECONDS, LONGEST_GRACE, UNREAD_SECONDS
@@ -320,7 +321,19 @@ async def test_a_deletion_that_is_refused_ends_it() -> None:
     cluster = Cluster()
     cluster.pod("web-0", "n1")
     cluster.budgets["default", "web-0"] = BUDGET_HOLDS
-    cluster.refuses_deletions = True
+    cluster.refuses_deletions = KubeRefusedError("a policy says no", "", "", code=403)
     told = await play(cluster, until=20)
     assert (told["phase"], told["result"], told["reason"]) == ("Failed", "PermanentFailure", "EvictionRefused")
     assert told["message"] == "the operator may not delete it, or it can't be deleted: a policy says no"
+
+
+async def test_a_deletion_that_is_put_off_is_tried_again_later_each_time() -> None:
+    """Whatever word a webhook uses for it."""
+    cluster = Cluster()
+    cluster.pod("web-0", "n1")
+    cluster.budgets["default", "web-0"] = BUDGET_HOLDS
+    code, message, causes = BUDGET_HOLDS
+    cluster.refuses_deletions = KubeRefusedError(message, "", "", code=code, causes=causes)
+    told = await play(cluster, until=30)
+    assert (told["phase"], told["reason"]) == ("Draining", "Forcing")
+    assert 2 <= len(cluster.deletions) <= 5

@@ -164,7 +164,7 @@ class Cluster(FakeApi):
         self.evictions: list[str] = []
         self.deletions: list[tuple[str, int | None]] = []
         """Pods that the engine has deleted, with the grace period."""
-        self.refuses_deletions = False
+        self.refuses_deletions: KubeRefusedError | None = None
         self.uids = itertools.count(1)
         self.machines: dict[str, SimMachine] = {}
         self.collected: list[str] = []
@@ -192,8 +192,8 @@ class Cluster(FakeApi):
         if resource == PODS and more.get("uid"):  # what people and kubelets delete has none
             if not name.startswith(names.ACT_APP):
                 self.deletions.append((f"{more['namespace']}/{name}", more.get("grace")))
-                if self.refuses_deletions:
-                    raise KubeRefusedError("a policy says no", "", "", code=403)
+                if self.refuses_deletions is not None:
+                    raise self.refuses_deletions
             return bool(await self._counted(lambda: super(Cluster, self).delete(resource, name, **more)))
         return await super().delete(resource, name, **more)
 
