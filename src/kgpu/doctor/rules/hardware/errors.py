@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -22,9 +22,14 @@ from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Leve
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.kernel.devices import gpus_of
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats.xid.buckets import GUIDANCE, Bucket
 
 _LOST: Final = 79
 _ECC: Final = frozenset({48, 63, 64, 94, 95})
+CONTAINED: Final = 94
+"""The Xid of a memory error that has hurt one program and nothing else."""
+_UNCONTAINED: Final = frozenset({64, 95})
+RESTART_PROGRAM: Final = Remedy(GUIDANCE[Bucket.RESTART_APP].advice)
 _NVLINK: Final = frozenset({74, *range(144, 151)})
 _GSP: Final = frozenset({119, 120})
 _APPLICATION: Final = frozenset({13, 31, 43, 45})
@@ -195,10 +200,14 @@ def memory_errors(snapshot: Snapshot) -> Iterator[Finding]:
         codes = sorted({error.xid.code for error in rows})
         if codes == [63]:
             continue
-        worst = max(rows, key=lambda row: (row.xid.code in (95, 64), row.xid.code))
-        yield _finding(
+        worst = max(rows, key=lambda row: (row.xid.code in _UNCONTAINED, row.xid.code))
+        finding = _finding(
             worst, f"the memory of {worst.gpu} of node {worst.node} has errors (Xid {', '.join(map(str, codes))})"
         )
+        if CONTAINED in codes and _UNCONTAINED.isdisjoint(codes):
+            # What the GPU itself needs, such as a reset when it is idle, says nothing of the program.
+            finding = replace(finding, remedy=tuple(dict.fromkeys((RESTART_PROGRAM, *finding.remedy))))
+        yield finding
 
 
 @rule(

@@ -100,10 +100,10 @@ class _Blocker:
 
 @rule("NOP-05", "Pods do not leave a node that is emptied", Place.CLUSTER, explains=("NOP-02",), rests_on=_BUDGETS)
 def not_emptied(snapshot: Snapshot) -> Iterator[Finding]:
-    """An operation waits for pods to leave its node, or its GPUs. A PodDisruptionBudget that allows no disruption refuses the
-    eviction until another pod of its application is ready; two budgets for one pod refuse it for ever; a finalizer
-    keeps a pod that has ended. kgpu deletes nothing past a budget: at its limit the operation fails and gives the node
-    back.
+    """An operation waits for pods to leave its node, or its GPUs. A PodDisruptionBudget that allows no disruption
+    refuses the eviction until another pod of its application is ready; two budgets for one pod refuse it for ever; a
+    finalizer keeps a pod that has ended. kgpu deletes nothing past a budget: at its limit the operation fails and gives
+    the node back.
     """
     for record in at_work(snapshot):
         if rows := snapshot.once(_blocked).get(record.name):
