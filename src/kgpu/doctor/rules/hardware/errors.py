@@ -16,6 +16,7 @@ import msgspec
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import remedies
+from kgpu.doctor.acts import is_outdated, is_xid_outdated
 from kgpu.doctor.agent_reports import UnwellGpu, as_told, is_of, is_over, is_watched, is_well, told, unread
 from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
@@ -108,6 +109,8 @@ def _open(snapshot: Snapshot) -> Iterator[_Seen]:
     known: set[tuple[UnwellGpu, int]] = set()
     for host in snapshot.hosts.values():
         for xid in host.xids:
+            if is_xid_outdated(snapshot, host, xid):
+                continue
             if xid.kind == "xid" and not xid.over and not is_over(snapshot, host, xid):
                 same = [
                     unwell for unwell in told(snapshot) if unwell.node.name == host.node and is_of(unwell, host, xid)
@@ -280,7 +283,7 @@ def application(snapshot: Snapshot) -> Iterator[Finding]:
 def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
     """One card is on the bus and the driver does not show it."""
     for host in snapshot.hosts.values():
-        if host.gpus is None or host.pci is None or not host.gpus:
+        if host.gpus is None or host.pci is None or not host.gpus or is_outdated(snapshot, host):
             continue
         on_bus = {device.address.lower() for device in gpus_of(host)}
         shown = {gpu.pci.lower() for gpu in host.gpus if gpu.pci}
@@ -314,6 +317,8 @@ def verdict(snapshot: Snapshot) -> Iterator[Finding]:
     """The driver's own verdict (Xid 154, NVML recovery action) comes before any table."""
     for host in snapshot.hosts.values():
         for gpu in () if is_well(snapshot, host) else host.gpus or ():
+            if is_outdated(snapshot, host, gpu.uuid):
+                continue
             if gpu.recovery in ("none", "unknown", "") or any(
                 unwell.is_gpu(gpu.uuid) for unwell in told(snapshot) if unwell.node.name == host.node
             ):  # the agent says it too, with its reasons: HW-00, or the row of the Xid behind it

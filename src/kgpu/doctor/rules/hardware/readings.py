@@ -9,6 +9,7 @@ from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
+from kgpu.doctor.acts import is_outdated
 from kgpu.doctor.agent_reports import UnwellGpu, as_told, is_over, is_well_now, told
 from kgpu.doctor.host_facts import Gpu, HostFacts
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
@@ -50,8 +51,12 @@ def _readings(snapshot: Snapshot) -> Iterator[tuple[HostFacts, Gpu]]:
 
 
 def _ill(snapshot: Snapshot) -> Iterator[tuple[HostFacts, Gpu]]:
-    """GPUs with their hosts, without those that an agent has found well since it took the readings."""
-    return ((host, gpu) for host, gpu in _readings(snapshot) if not is_well_now(snapshot, host, gpu.uuid))
+    """GPUs with their hosts, without those that an agent has found well, or kgpu has reset, since they were read."""
+    return (
+        (host, gpu)
+        for host, gpu in _readings(snapshot)
+        if not is_well_now(snapshot, host, gpu.uuid) and not is_outdated(snapshot, host, gpu.uuid)
+    )
 
 
 def number(gpu: Gpu, name: str) -> float | None:
