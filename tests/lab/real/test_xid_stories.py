@@ -38,6 +38,7 @@ from tests.operator.real.conftest import Object, Site
 
 SIMULATED = 3
 ATTEMPTS = 2
+NFD_NVIDIA = "feature.node.kubernetes.io/pci-10de.present"
 SETTLED_S = 11 * 60  # for ten minutes after an operation a node's verdicts do not count
 # A program that ends when its GPU has met a memory error, as CUDA has programs end.
 PROGRAM = """
@@ -68,6 +69,8 @@ def fleet(real_machine: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
         ready.wait_for_nodes(lab.kubeconfig, dict.fromkeys(added, False), DEADLINE_S, manage.nodes_dir(lab.paths.root))
         with watching.kinds(site):
             found = Fleet(site, tuple(added))
+            # Its simulated bus is below the driver's root, and not the machine's own, where the finder looks.
+            lab.kubectl("label", "node", NODE_NAME, f"{NFD_NVIDIA}=true")
             install(site, parallel=0)
             found.settled()
             yield found
@@ -97,8 +100,8 @@ def well(fleet: Fleet) -> Iterator[Fleet]:
     yield fleet
     for node in fleet.nodes:
         operate.clear(fleet.hardware(node))
+    fleet.settled()  # before records are forgotten, or what was given up would begin anew
     fleet.forget_operations()
-    fleet.settled()
 
 
 def told(since: float, what: str) -> None:

@@ -16,8 +16,10 @@ from kgpu.lab.processes import ProcessRecord
 
 
 class LabState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that ``down`` and ``status`` need to know. ``mountpoints`` are folders made on the host. ``link`` is the
-    number of the host's link to the node, which belongs to no other, as its name may; 0 before there is one.
+    """Everything that ``down`` and ``status`` need to know. ``mountpoints`` are folders made on the host.
+
+    ``link`` is the number of the host's link to the node, which belongs to no other, as its name may; 0 before there is
+    one.
     """
 
     name: str
