@@ -267,7 +267,7 @@ def test_the_documents_procedure_from_the_alert_to_a_persons_turn(well: Fleet, t
         assert_rebooted(history, former)
         fleet.until(lambda: not alerts(), "the alert to resolve")
         fleet.until(lambda: fleet.running("trainer"), "the workload to be back")
-        comes_back(fleet, operation, node)
+        is_a_persons_turn(fleet, comes_back(fleet, operation, node), node)
 
 
 def hold_up(fleet: Fleet) -> None:
@@ -288,15 +288,20 @@ def assert_doctor_leaves_it_to(fleet: Fleet, operation: Object, node: str) -> No
     assert not [words for words in by_hand if words in said], said
 
 
-def comes_back(fleet: Fleet, operation: Object, node: str) -> None:
-    """The GPU is lost again after each reboot, until the attempts of a day are used up."""
+def comes_back(fleet: Fleet, operation: Object, node: str) -> Object:
+    """The GPU is lost again after each reboot, until the attempts of a day are used up; the last operation."""
     for _ in range(1, ATTEMPTS):
         let_it_settle(fleet, operation)
         fleet.settled()
         fleet.xid(node, 79, 1)
         operation = fleet.made(node, "Reboot")
         fleet.succeeds(operation)
-    let_it_settle(fleet, operation)
+    return operation
+
+
+def is_a_persons_turn(fleet: Fleet, last: Object, node: str) -> None:
+    """Lost once more after that: kgpu says so, and does no more."""
+    let_it_settle(fleet, last)
     fleet.settled()
     begun = fleet.xid(node, 79, 1)
     (event,) = fleet.until(lambda: given_up(fleet, node), "kgpu to say that it is a person's turn")
