@@ -171,6 +171,7 @@ def test_the_gpus_that_need_a_reset_are_reset(cluster: Moving, capsys: Said) -> 
         ReportedGpu(uuid="GPU-1", action=Action.RESET_GPU, what="Xid 48"),
         ReportedGpu(uuid="GPU-2", action=Action.REBOOT, what="Xid 79"),
         ReportedGpu(uuid="GPU-3", action=Action.RESET_GPU, what="Xid 48", muted="by the admin"),
+        ReportedGpu(uuid="GPU-4", action=Action.RESET_GPU, what="a row waits to be remapped", works=True),
     )
     cluster.statuses = [status("Verifying", "reset"), status("Complete", "well")]
     assert main(["kgpu", "node", "reset-gpu", "n1"]) == 0

@@ -12,6 +12,7 @@ from kgpu.base.errors import DriverFault
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Finding, Level, Report
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats.gpu_remedies import RESET_WHEN_IDLE
 from kgpu.formats.gpu_report import ReportedGpu
 from kgpu.formats.xid.action import Action
 from tests.doctor.example import FOLDER, base, load, merged
@@ -237,6 +238,20 @@ def test_an_error_of_a_program_is_a_note() -> None:
                       facts=("xid:68",), evidence=(what,))  # fmt: skip
     found = report(saying(node(8), gpu))
     assert [(one.id, one.level) for one in found.findings] == [("HW-08", Level.NOTE)]
+
+
+@pytest.mark.parametrize("facts", [("xid:94",), ("remapped-rows:pending", "xid:94"), ("xid:48", "xid:94")])
+def test_a_contained_error_is_told_with_the_program_that_it_has_ended(facts: tuple[str, ...]) -> None:
+    """Whatever the GPU itself needs beside it. After an error that is not contained no program is told to go on."""
+
+    def told(*facts: str) -> list[str]:
+        gpu = ReportedGpu(uuid=FIFTH, index=5, action=Action.RESET_GPU, works=True, what="it needs a reset",
+                          remedy_key=RESET_WHEN_IDLE, facts=facts, evidence=facts)  # fmt: skip
+        return [step for one in report(saying(node(8), gpu)).findings for step in one.remedy]
+
+    program = "restart the program that used the GPU; no reset, no drain: other programs are not hurt"
+    assert told(*facts).count(program) == 1
+    assert program not in told(*facts, "xid:95")
 
 
 def test_a_gpu_that_works_does_not_explain_what_is_withdrawn() -> None:

@@ -131,6 +131,20 @@ def test_what_keeps_a_pod_on_a_node_that_is_emptied() -> None:
     assert why() == ""
 
 
+def test_what_keeps_a_pod_on_gpus_that_are_emptied() -> None:
+    """An operation on GPUs cordons nothing; what is in its way is told all the same."""
+    emptying = draining("llm-0")
+    emptying["spec"] |= {"type": "GpuReset", "gpus": ["GPU-1", "GPU-2"]}
+    told = found(node(), plugin(), emptying, service("llm-0"), budget("llm", app="llm"))["NOP-05"]
+    assert told.cause.startswith("GpuReset m can't empty GPU GPU-1 and 1 more of node gpu-1: Pod ml/llm-0: ")
+    assert "its PodDisruptionBudget llm allows no disruption now" in told.cause
+    assert "or end the operation, which gives its GPUs back:" in told.remedy
+    gone = found(
+        node(), plugin(), {**emptying, "status": {"phase": "Complete"}}, service("llm-0"), budget("llm", app="llm")
+    )
+    assert "NOP-05" not in gone
+
+
 def test_who_waits_for_a_node_that_is_not_emptied_is_told_below_what_is_in_the_way() -> None:
     objects = (cordoned(), plugin(), draining("llm"), service(), budget("llm", app="llm"), waits())
     (root,) = diagnose(Snapshot.of(objects, taken=TAKEN), strict=True).findings

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tarfile
 import tomllib
@@ -31,10 +32,12 @@ from kgpu.lab.real import (
     images,
     keeper,
     mountpoints,
+    namespaces,
     routes,
     state,
     status,
 )
+from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabNetwork, LabPaths, LabSpec, node_dir, plan_network
 from kgpu.lab.real.plan import AGENT, KeeperPlan, make_plan
 
@@ -394,6 +397,23 @@ def test_folders_that_another_lab_sits_on_are_left_to_it(tmp_path: Path, monkeyp
 def test_mountinfo_escapes() -> None:
     text = "1 2 0:3 / /a\\040b rw - tmpfs x rw\n4 2 0:3 /x /c rw - ext4 y rw\n"
     assert mountpoints.parse_mountinfo(text) == {"/a b", "/c"}
+
+
+@pytest.mark.parametrize("own", [0, 7])
+def test_down_waits_for_no_link_of_another_lab(own: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of links are used again at once; what is left of this lab's own is known by its number."""
+    lab = RealLab(LabSpec(name="gone"), folder=tmp_path / "gone", progress=PlainProgress())
+    lab.paths.root.mkdir()
+    state.save(lab.paths.state, msgspec.structs.replace(_state(), keeper=None, mountpoints=(), cgroups=(), link=own))
+    monkeypatch.setattr(namespaces, "link_number", lambda _: 9)
+    removed: list[object] = []
+    monkeypatch.setattr(subprocess, "run", lambda *words, **_: removed.append(words))
+    assert lab.down()
+    assert removed == []
+    namespaces.unlink_node(own, LabNetwork(3))
+    assert removed == []
+    namespaces.unlink_node(9, LabNetwork(3))
+    assert len(removed) == 1
 
 
 @pytest.mark.parametrize("version", [1, 2])

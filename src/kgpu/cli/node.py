@@ -159,7 +159,7 @@ def drain_gpu(*, gpus: tuple[str, ...], span: str, **given: Any) -> None:
 
 @node.command("reset-gpu", examples=RESET_GPU)
 @_options
-@_gpu_option("Default: those of the node that its agent says need a reset.")
+@_gpu_option("Default: those of the node that its agent says need a reset now.")
 def reset_gpu(*, gpus: tuple[str, ...], **given: Any) -> None:
     """Reset single GPUs while pods with other GPUs go on.
 

@@ -76,6 +76,15 @@ class KnownOperation:
         return self.phase is OperationPhase.ACTING and OperationType(self.spec.type) is OperationType.REPLACE
 
     @property
+    def place(self) -> str:
+        """``node gpu-7``, or ``GPU GPU-5d1b... of node gpu-7``."""
+        gpus = self.spec.gpus
+        if not gpus:
+            return f"node {self.node}"
+        more = f" and {len(gpus) - 1} more" if len(gpus) > 1 else ""
+        return f"GPU {one_line(gpus[0], _ROOM)}{more} of node {self.node}"
+
+    @property
     def who(self) -> str:
         """``Maintenance m1 (asked for by jane: new fans)``."""
         by = f"asked for by {self.spec.requested_by}" if self.spec.requested_by else ""
@@ -158,6 +167,18 @@ def _one(obj: Obj) -> KnownOperation | UnknownOperation:
 def holding(snapshot: Snapshot) -> Mapping[str, KnownOperation]:
     """By node, the operation that keeps it cordoned; of several the one that began first."""
     return snapshot.once(_holding)
+
+
+def at_work(snapshot: Snapshot) -> tuple[KnownOperation, ...]:
+    """The operations that are under way: those that hold a cordoned node, and those on some GPUs of one."""
+    held = holding(snapshot)
+    return tuple(
+        record
+        for record in operations(snapshot)
+        if record.begun
+        and record.node in snapshot.nodes
+        and (bool(record.spec.gpus) or held.get(record.node) is record)
+    )
 
 
 def _holding(snapshot: Snapshot) -> dict[str, KnownOperation]:

@@ -14,6 +14,7 @@ from kgpu.doctor import hearsay, matching
 from kgpu.doctor.agent_reports import going_on, ill
 from kgpu.doctor.draining import with_bare_pods
 from kgpu.doctor.model import LIKELY, Finding, Level, Missing, Place, Report, Subject, folded
+from kgpu.doctor.operated import left_to_operations
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.rules import all_rules, is_named
 from kgpu.doctor.snapshot import Snapshot
@@ -46,7 +47,8 @@ def diagnose(
         try:
             for finding in rule.check(snapshot):
                 whole = replace(finding, id=finding.id or rule.id, place=rule.place)
-                safe = with_bare_pods(hearsay.weighed(whole, snapshot), snapshot)
+                weighed = left_to_operations(hearsay.weighed(whole, snapshot), snapshot)
+                safe = with_bare_pods(weighed, snapshot)
                 findings.append(against_the_state(safe, snapshot))
                 if len(findings) > MAX_PER_RULE * len(checked_rules):
                     break

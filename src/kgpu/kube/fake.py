@@ -40,7 +40,8 @@ _IDENTITY: Final = frozenset(
     {("apiVersion",), ("kind",), ("metadata", "name"), ("metadata", "namespace"), ("metadata", "uid")}
 )
 # Lists that merge by a key instead of being replaced whole, as the API's schemas say.
-_LIST_KEYS: Final = {"conditions": "type", "ownerReferences": "uid"}
+_LIST_KEYS: Final = {"conditions": "type", "ownerReferences": "uid", "podIPs": "ip"}
+_REPLACE: Final = {"$patch": "replace"}
 _FINALIZERS: Final = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
@@ -477,11 +478,15 @@ def _check_owners(resource: Resource, stored: FakeObject, me: tuple[str, str], w
 
 
 def _merged(old: Any, change: Any, *, by_key: bool, name: str = "") -> Any:
-    """A merge patch applied: null removes, maps merge, the rest replaces; strategic patches merge keyed lists."""
+    """A merge patch applied: null removes, maps merge, the rest replaces; strategic patches merge keyed lists, unless
+    an item of theirs says ``$patch: replace``.
+    """
     if isinstance(change, list) and by_key and name in _LIST_KEYS:
-        items = copy.deepcopy(old) if isinstance(old, list) else []
+        replaces = _REPLACE in change
+        items = copy.deepcopy(old) if isinstance(old, list) and not replaces else []
         for item in change:
-            _upsert(items, _LIST_KEYS[name], copy.deepcopy(item))
+            if item != _REPLACE:
+                _upsert(items, _LIST_KEYS[name], copy.deepcopy(item))
         return items
     if not isinstance(change, dict):
         return copy.deepcopy(change)

@@ -219,18 +219,19 @@ async def who_am_i(api: KubeApi) -> str:
 
 
 async def need_reset(api: KubeApi, name: str) -> tuple[str, ...]:
-    """The UUIDs of a node's GPUs that need a reset by the report of its agent. Raises KubeError, and ConfigError if the
-    node does not exist or no GPU needs one.
+    """The UUIDs of a node's GPUs that need a reset now by the report of its agent; one that goes on working waits until
+    it is idle. Raises KubeError, and ConfigError if the node does not exist or no GPU needs one.
     """
     node = await api.get(NODES, name)
     if node is None:
         raise ConfigError(f"the cluster has no node {name:.100}", "the name of a node", "see `kubectl get nodes`")
     report = read_node(node).report
     gpus = report.gpus if report is not None else ()
-    uuids = tuple(gpu.uuid for gpu in gpus if gpu.uuid and gpu.action is Action.RESET_GPU and not gpu.muted)
+    needy = (gpu for gpu in gpus if gpu.action is Action.RESET_GPU and not gpu.works and not gpu.muted)
+    uuids = tuple(gpu.uuid for gpu in needy if gpu.uuid)
     if not uuids:
         raise ConfigError(
-            f"no GPU of {name:.100} needs a reset, by the report of its agent", "a verdict that calls for one",
+            f"no GPU of {name:.100} needs a reset now, by the report of its agent", "a verdict that calls for one",
             "name the GPU: --gpu UUID",
         )  # fmt: skip
     return uuids

@@ -115,6 +115,8 @@ async def test_pods_go_on_by_their_restart_policy(lab: Bench) -> None:
     assert lab.container("never")["restartCount"] == 0
     assert lab.container("over")["state"]["terminated"]["exitCode"] == 0
     assert lab.status("always")["podIP"] != address
+    # With the address of before beside it a real API server refuses the status, and every one after it.
+    assert lab.status("always")["podIPs"] == [{"ip": lab.status("always")["podIP"]}]
     assert "Pod sandbox changed, it will be killed and re-created." in lab.events("SandboxChanged")
 
 

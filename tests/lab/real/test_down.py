@@ -154,6 +154,21 @@ def test_a_lab_goes_without_disturbing_another(cluster: Cluster, second_lab: Rea
     cluster.clear()
 
 
+def test_who_still_looks_into_the_network_of_a_node_keeps_no_link(second_lab: RealLab) -> None:
+    """Nor does a connection to a pod that is gone: for a minute or two the kernel keeps the namespace for it."""
+    second_lab.up()
+    link, network = _links()[second_lab.network.host_link], f"--net=/proc/{second_lab.keeper}/ns/net"
+    words = ["nsenter", network, "sh", "-c", "echo there && exec sleep 600"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as looking:
+        try:
+            assert looking.stdout is not None
+            assert looking.stdout.readline() == "there\n"
+            assert second_lab.down()
+            assert link not in _links().values()
+        finally:
+            looking.kill()
+
+
 def test_who_still_looks_into_a_node_that_has_ended_keeps_no_folder(tmp_path: Path) -> None:
     """A command within the node, started from outside, ends a moment after the node does."""
     folder = tmp_path / "point"

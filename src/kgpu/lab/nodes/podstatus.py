@@ -168,7 +168,8 @@ def pod_status(state: PodState, *, host_ip: str, now: float) -> Object:
     if inits:
         status["initContainerStatuses"] = inits
     if state.pod_ip:
-        status |= {"podIP": state.pod_ip, "podIPs": [{"ip": state.pod_ip}]}
+        # A strategic patch keeps addresses that it does not name: a new sandbox has none of the old one.
+        status |= {"podIP": state.pod_ip, "podIPs": [{"$patch": "replace"}, {"ip": state.pod_ip}]}
     if state.reason:
         status["reason"] = state.reason
     if state.message:

@@ -134,7 +134,8 @@ class RealLab:
             pid = namespaces.start_keeper(self.paths)
             lab_state = msgspec.structs.replace(lab_state, keeper=processes.record(pid))
             state.save(self.paths.state, lab_state)
-            namespaces.link_node(pid, network)
+            lab_state = msgspec.structs.replace(lab_state, link=namespaces.link_node(pid, network))
+            state.save(self.paths.state, lab_state)
             self._wait(lambda: namespaces.answers(pid), _KEEPER_S, "the node's keeper to take orders", "keeper")
         return lab_state
 
@@ -347,24 +348,29 @@ class RealLab:
         if "server" in self.__dict__:
             self.server.close()
             del self.server  # another cluster has other keys
-        own = ""
+        own, network = "", LabNetwork(lab_state.network_index)
+        ended_here = False
         if lab_state.keeper:
             keeper = lab_state.keeper
-            own = mountpoints.namespace(str(keeper.pid)) if processes.alive(keeper) else ""
+            ended_here = processes.alive(keeper)
+            own = mountpoints.namespace(str(keeper.pid)) if ended_here else ""
             # The first process of a PID namespace takes every other one with it, and they the mounts and links.
             processes.signal_process(keeper, signal.SIGKILL)
             self._wait(lambda: not processes.alive(keeper), _END_S, "the lab's processes to end", "keeper")
         left = cgroups.remove(lab_state.cgroups)
         with lock.machine():
             left += mountpoints.remove(lab_state.mountpoints, own=own)
+            if ended_here:  # long after the node's end the number may be another link's: the machine has rebooted
+                namespaces.unlink_node(lab_state.link, network)
         if left:
             raise LabError(
                 f"these could not be removed: {', '.join(left)}",
                 "nothing that uses them any more",
                 'look what uses them, then "kgpu lab down" again',
             )
-        link = Path("/sys/class/net", LabNetwork(lab_state.network_index).host_link)
-        self._wait(lambda: not link.exists(), _END_S, f"the link {link.name} to go away", "keeper")
+        if lab_state.link:  # a link of that name may be another lab's by now
+            gone = f"the link {network.host_link} to go away"
+            self._wait(lambda: namespaces.link_number(network) != lab_state.link, _END_S, gone, "keeper")
         for entry in sorted(self.paths.root.iterdir(), key=lambda path: path == self.paths.state):
             if entry in self._own_entries():
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()

@@ -45,8 +45,11 @@ def child_env() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [source, path]))}
 
 
-def link_node(keeper: int, network: LabNetwork) -> None:
-    """A veth pair: one end here, the other as the node's link. Removed by the kernel with the node's namespace."""
+def link_node(keeper: int, network: LabNetwork) -> int:
+    """Make a veth pair: one end here, the other as the node's link; the number of the one here. Raises LabError.
+
+    The kernel removes it with the node's namespace.
+    """
     for command in (
         ("link", "add", network.host_link, "type", "veth", "peer", "name", NODE_LINK, "netns", str(keeper)),
         ("address", "replace", f"{network.host_ip}/{network.subnet.prefixlen}", "dev", network.host_link),
@@ -59,6 +62,25 @@ def link_node(keeper: int, network: LabNetwork) -> None:
                 "a veth pair between this machine and the node",
                 "check that the kernel has veth, and that no firewall manager removed the link",
             )
+    return link_number(network)
+
+
+def link_number(network: LabNetwork) -> int:
+    """The number of the link here that has the name for this network, 0 where there is none."""
+    try:
+        return int(Path("/sys/class/net", network.host_link, "ifindex").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def unlink_node(number: int, network: LabNetwork) -> None:
+    """Remove the link with that number, if it is still there: both ends go.
+
+    A network namespace can outlive its processes: by what looks into it, and by connections to pods that have gone,
+    which the kernel closes in a minute or two. Not while other labs make links (``lock.machine``).
+    """
+    if number and link_number(network) == number:
+        subprocess.run(["ip", "link", "delete", network.host_link], capture_output=True, check=False)
 
 
 def enter(keeper: int, command: Sequence[str]) -> list[str]:

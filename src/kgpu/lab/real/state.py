@@ -16,7 +16,11 @@ from kgpu.lab.processes import ProcessRecord
 
 
 class LabState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that ``down`` and ``status`` need to know. ``mountpoints`` are folders made on the host."""
+    """Everything that ``down`` and ``status`` need to know. ``mountpoints`` are folders made on the host.
+
+    ``link`` is the number of the host's link to the node, which belongs to no other, as its name may; 0 before there is
+    one.
+    """
 
     name: str
     profile: str
@@ -24,6 +28,7 @@ class LabState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     agent: bool
     network_index: int
     bin_dir: str
+    link: int = 0
     keeper: ProcessRecord | None = None
     mountpoints: tuple[str, ...] = ()
     cgroups: tuple[str, ...] = ()

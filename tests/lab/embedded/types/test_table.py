@@ -111,6 +111,21 @@ def test_a_gpu_pod_s_defaults() -> None:
     assert pod["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
 
 
+def test_a_pod_has_one_address_of_each_family_at_most() -> None:
+    """A patch of a status that adds an address to the one of before is refused, as the real server does it."""
+    pod, rules = created("pod/gpu"), BuiltinRules()
+    kind = verdicts.kind_of(pod)
+
+    def told(*addresses: str) -> list[str]:
+        status = {**pod["status"], "podIP": addresses[0], "podIPs": [{"ip": one} for one in addresses]}
+        errors = rules.validate(kind, {**pod, "status": status}, pod, "status")
+        return [error.detail for error in errors if error.field.startswith("status.podIPs")]
+
+    assert told("10.244.1.1", "fd00::1") == []
+    for two in (("10.244.1.1", "10.244.1.2"), ("fd00::1", "fd00::2"), ("10.244.1.1", "fd00::1", "fd00::2")):
+        assert told(*two) == ["may specify no more than one IP for each IP family"]
+
+
 def test_limit_range_defaults_are_said() -> None:
     pod = created("limited/default")
     assert pod["spec"]["containers"][0]["resources"] == {

@@ -9,22 +9,28 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import remedies
+from kgpu.doctor.acts import is_outdated, is_xid_outdated
 from kgpu.doctor.agent_reports import UnwellGpu, as_told, is_of, is_over, is_watched, is_well, told, unread
 from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.kernel.devices import gpus_of
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats.xid.buckets import GUIDANCE, Bucket
 
 _LOST: Final = 79
 _ECC: Final = frozenset({48, 63, 64, 94, 95})
+CONTAINED: Final = 94
+"""The Xid of a memory error that has hurt one program and nothing else."""
+_UNCONTAINED: Final = frozenset({64, 95})
+RESTART_PROGRAM: Final = Remedy(GUIDANCE[Bucket.RESTART_APP].advice)
 _NVLINK: Final = frozenset({74, *range(144, 151)})
 _GSP: Final = frozenset({119, 120})
 _APPLICATION: Final = frozenset({13, 31, 43, 45})
@@ -103,6 +109,8 @@ def _open(snapshot: Snapshot) -> Iterator[_Seen]:
     known: set[tuple[UnwellGpu, int]] = set()
     for host in snapshot.hosts.values():
         for xid in host.xids:
+            if is_xid_outdated(snapshot, host, xid):
+                continue
             if xid.kind == "xid" and not xid.over and not is_over(snapshot, host, xid):
                 same = [
                     unwell for unwell in told(snapshot) if unwell.node.name == host.node and is_of(unwell, host, xid)
@@ -195,10 +203,14 @@ def memory_errors(snapshot: Snapshot) -> Iterator[Finding]:
         codes = sorted({error.xid.code for error in rows})
         if codes == [63]:
             continue
-        worst = max(rows, key=lambda row: (row.xid.code in (95, 64), row.xid.code))
-        yield _finding(
+        worst = max(rows, key=lambda row: (row.xid.code in _UNCONTAINED, row.xid.code))
+        finding = _finding(
             worst, f"the memory of {worst.gpu} of node {worst.node} has errors (Xid {', '.join(map(str, codes))})"
         )
+        if CONTAINED in codes and _UNCONTAINED.isdisjoint(codes):
+            # What the GPU itself needs, such as a reset when it is idle, says nothing of the program.
+            finding = replace(finding, remedy=tuple(dict.fromkeys((RESTART_PROGRAM, *finding.remedy))))
+        yield finding
 
 
 @rule(
@@ -271,7 +283,7 @@ def application(snapshot: Snapshot) -> Iterator[Finding]:
 def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
     """One card is on the bus and the driver does not show it."""
     for host in snapshot.hosts.values():
-        if host.gpus is None or host.pci is None or not host.gpus:
+        if host.gpus is None or host.pci is None or not host.gpus or is_outdated(snapshot, host):
             continue
         on_bus = {device.address.lower() for device in gpus_of(host)}
         shown = {gpu.pci.lower() for gpu in host.gpus if gpu.pci}
@@ -305,6 +317,8 @@ def verdict(snapshot: Snapshot) -> Iterator[Finding]:
     """The driver's own verdict (Xid 154, NVML recovery action) comes before any table."""
     for host in snapshot.hosts.values():
         for gpu in () if is_well(snapshot, host) else host.gpus or ():
+            if is_outdated(snapshot, host, gpu.uuid):
+                continue
             if gpu.recovery in ("none", "unknown", "") or any(
                 unwell.is_gpu(gpu.uuid) for unwell in told(snapshot) if unwell.node.name == host.node
             ):  # the agent says it too, with its reasons: HW-00, or the row of the Xid behind it

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
+from kgpu.doctor.acts import is_outdated
 from kgpu.doctor.agent_reports import UnwellGpu, as_told, is_over, is_well_now, told
 from kgpu.doctor.host_facts import Gpu, HostFacts
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.rule import rule
+from kgpu.doctor.rules.hardware.errors import CONTAINED, RESTART_PROGRAM
 from kgpu.doctor.rules.kernel.devices import gpus_of
 from kgpu.doctor.secrets import HIDDEN
 from kgpu.doctor.snapshot import Snapshot
@@ -48,8 +51,12 @@ def _readings(snapshot: Snapshot) -> Iterator[tuple[HostFacts, Gpu]]:
 
 
 def _ill(snapshot: Snapshot) -> Iterator[tuple[HostFacts, Gpu]]:
-    """GPUs with their hosts, without those that an agent has found well since it took the readings."""
-    return ((host, gpu) for host, gpu in _readings(snapshot) if not is_well_now(snapshot, host, gpu.uuid))
+    """GPUs with their hosts, without those that an agent has found well, or kgpu has reset, since they were read."""
+    return (
+        (host, gpu)
+        for host, gpu in _readings(snapshot)
+        if not is_well_now(snapshot, host, gpu.uuid) and not is_outdated(snapshot, host, gpu.uuid)
+    )
 
 
 def number(gpu: Gpu, name: str) -> float | None:
@@ -106,15 +113,15 @@ def remap_failed(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
-def _has_ended_programs(snapshot: Snapshot, host: HostFacts, gpu: Gpu) -> bool:
-    """After such an error the memory itself is the finding (HW-02), whoever tells of it, and the row only follows."""
+def _has_met(snapshot: Snapshot, host: HostFacts, gpu: Gpu, codes: frozenset[int]) -> bool:
+    """Whether one of these Xids of a GPU still counts, whoever tells of it."""
     logged = any(
-        xid.kind == "xid" and xid.code in _FATAL and xid.pci and gpu.pci.startswith(xid.pci)
+        xid.kind == "xid" and xid.code in codes and xid.pci and gpu.pci.startswith(xid.pci)
         and not is_over(snapshot, host, xid)
         for xid in host.xids
     )  # fmt: skip
     return logged or any(
-        unwell.node.name == host.node and unwell.is_gpu(gpu.uuid) and _FATAL.intersection(unwell.xids)
+        unwell.node.name == host.node and unwell.is_gpu(gpu.uuid) and codes.intersection(unwell.xids)
         for unwell in told(snapshot)
     )
 
@@ -127,15 +134,18 @@ def _has_ended_programs(snapshot: Snapshot, host: HostFacts, gpu: Gpu) -> bool:
     rests_on=("leptonai/gpud 4a8de33, source",),
 )
 def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
-    """After an uncorrectable error the row is exchanged at the next reset of the GPU."""
+    """After an uncorrectable error the row is exchanged at the next reset of the GPU. With Xid 94 beside it the error
+    has hurt one program, which is to be started again.
+    """
     reported_nodes = set()
     for host, gpu in _ill(snapshot):
         if number(gpu, "remapped_rows_failure") or not (
             number(gpu, "remapped_rows_pending") or number(gpu, "retired_pages_pending")
         ):
             continue
-        if _has_ended_programs(snapshot, host, gpu):
-            continue
+        if _has_met(snapshot, host, gpu, _FATAL):
+            continue  # the memory itself is the finding (HW-02), and the row only follows
+        program = (RESTART_PROGRAM,) if _has_met(snapshot, host, gpu, frozenset({CONTAINED})) else ()
         reported_nodes.add(host.node)
         yield _about(
             host,
@@ -145,6 +155,7 @@ def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
             "retired_pages_pending",
             "remapped_rows_uncorrectable",
             remedy=(
+                *program,
                 remedies.cordon(host.node),
                 Remedy("when the pods on that GPU have ended:"),
                 Remedy("nvidia-smi -r -i {}", gpu.index),
@@ -153,10 +164,12 @@ def remap_pending(snapshot: Snapshot) -> Iterator[Finding]:
         )
     for unwell in told(snapshot):
         if WAITS in unwell.facts and unwell.node.name not in reported_nodes and not _FATAL.intersection(unwell.xids):
-            yield as_told(
+            waits = as_told(
                 unwell,
                 f"a bad row of the memory of {unwell.gpu} of node {unwell.node.name} waits for a reset to be replaced",
             )
+            program = (RESTART_PROGRAM,) if CONTAINED in unwell.xids else ()
+            yield replace(waits, remedy=(*program, *waits.remedy))
 
 
 _SLOW: Final = (

@@ -11,7 +11,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import remedies
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Place
-from kgpu.doctor.node_operations import KnownOperation, holding, operations
+from kgpu.doctor.node_operations import KnownOperation, at_work, holding, operations
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import UNSCHEDULABLE_FILTER, Waiting, waiting
@@ -35,7 +35,7 @@ def held(snapshot: Snapshot) -> Iterator[Finding]:
     """
     kept_out = {name for pending in waiting(snapshot) for name in _kept_out(pending)}
     for name, record in holding(snapshot).items():
-        if name in kept_out or name in snapshot.once(_blocked) or record.waits_for_machine:
+        if name in kept_out or record.name in snapshot.once(_blocked) or record.waits_for_machine:
             continue  # NOP-02 says the same to those who wait, NOP-05 why it takes so long, NOP-09 what is to be done
         late = record.late(snapshot)
         yield Finding(
@@ -130,44 +130,46 @@ class _Blocker:
 
 @rule("NOP-05", "Pods do not leave a node that is emptied", Place.CLUSTER, explains=("NOP-02",), rests_on=_BUDGETS)
 def not_emptied(snapshot: Snapshot) -> Iterator[Finding]:
-    """An operation waits for pods to leave its node. A PodDisruptionBudget that allows no disruption refuses the
-    eviction until another pod of its application is ready; two budgets for one pod refuse it for ever; a finalizer
-    keeps a pod that has ended. kgpu deletes nothing past a budget: at its limit the operation fails and gives the node
-    back.
+    """An operation waits for pods to leave its node, or its GPUs. A PodDisruptionBudget that allows no disruption
+    refuses the eviction until another pod of its application is ready; two budgets for one pod refuse it for ever; a
+    finalizer keeps a pod that has ended. kgpu deletes nothing past a budget: at its limit the operation fails and gives
+    the node back.
     """
-    for name, rows in snapshot.once(_blocked).items():
-        yield _not_emptied(name, holding(snapshot)[name], rows)
+    for record in at_work(snapshot):
+        if rows := snapshot.once(_blocked).get(record.name):
+            yield _not_emptied(record, rows)
 
 
 def _blocked(snapshot: Snapshot) -> dict[str, list[tuple[Pod, _Blocker]]]:
-    """By held node, the pods that something keeps there."""
-    by_node = {name: list(_kept(snapshot, name, record)) for name, record in holding(snapshot).items()}
-    return {name: rows for name, rows in by_node.items() if rows}
+    """By name of an operation, the pods that something keeps where it has to empty."""
+    by_name = {record.name: list(_kept(snapshot, record)) for record in at_work(snapshot)}
+    return {name: rows for name, rows in by_name.items() if rows}
 
 
-def _kept(snapshot: Snapshot, node: str, record: KnownOperation) -> Iterator[tuple[Pod, _Blocker]]:
+def _kept(snapshot: Snapshot, record: KnownOperation) -> Iterator[tuple[Pod, _Blocker]]:
     if record.phase is not OperationPhase.DRAINING or record.status.drain is None:
         return
     for row in record.status.drain.waiting:
         pod = snapshot.pods.get((row.namespace, row.name))
-        blocker = _blocker(snapshot, pod) if pod is not None and pod.node == node else None
+        blocker = _blocker(snapshot, pod) if pod is not None and pod.node == record.node else None
         if pod is not None and blocker is not None:
             yield pod, blocker
 
 
-def _not_emptied(node: str, record: KnownOperation, rows: list[tuple[Pod, _Blocker]]) -> Finding:
+def _not_emptied(record: KnownOperation, rows: list[tuple[Pod, _Blocker]]) -> Finding:
     told = "; ".join(f"{pod}: {blocker.why}" for pod, blocker in rows[:_MOST_PODS])
     more = f"; and {len(rows) - _MOST_PODS} more" if len(rows) > _MOST_PODS else ""
     limit = f" At {record.status.phase_deadline} it fails." if record.status.phase_deadline else ""
+    back = "its GPUs" if record.spec.gpus else "the node"
     remedy = dict.fromkeys(step for _, blocker in rows[:_MOST_PODS] for step in blocker.remedy)
     return Finding(
         subject=record.obj.subject,
-        cause=f"{record.who} can't empty node {node}: {told}{more}.{limit}",
+        cause=f"{record.who} can't empty {record.place}: {told}{more}.{limit}",
         evidence=(*record.cited(), *(one for _, blocker in rows[:_MOST_PODS] for one in blocker.evidence)),
-        remedy=(*remedy, remedies.cancel_operation(record.name).why("or end the operation, which gives the node back")),
+        remedy=(*remedy, remedies.cancel_operation(record.name).why(f"or end the operation, which gives {back} back")),
         confidence=CERTAIN,
         since=record.status.phase_since or "",
-        nodes=(node,),
+        nodes=(record.node,),
         pods=tuple(pod.path for pod, _ in rows),
     )
 

@@ -207,6 +207,17 @@ def _status(errors: Errors, obj: Object, old: Object) -> None:
     for field in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
         _transitions(errors, field, new, before, old["spec"])
     _claim_statuses(errors, new, obj["spec"])
+    _addresses(errors, new)
+
+
+def _addresses(errors: Errors, status: Object) -> None:
+    """Check that a pod has one address of each IP family at most."""
+    found = [str(row.get("ip", "")) for row in status.get("podIPs") or ()]
+    for index, address in enumerate(found):
+        syntax(errors, f"status.podIPs[{index}]", address, texts.ip_address)
+    if len(found) > 1 and len({":" in address for address in found}) < len(found):
+        words = "may specify no more than one IP for each IP family"
+        errors.append(bad_value("status.podIPs", status["podIPs"], words))
 
 
 def _transitions(errors: Errors, field: str, new: Object, before: Object, spec: Object) -> None:
