@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.plain import mapping, text
+from kgpu.doctor.preflight import operators
 from kgpu.doctor.preflight.model import DriverChoice, Intent
 from kgpu.formats import names
 from kgpu.formats.releases import RELEASES
@@ -35,6 +36,12 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "cdi": {"enabled": True, "nriPluginEnabled": False},
 }
 """The chart's values, as far as a preflight asks for them; a test holds them to the chart's."""
+_SIDES: Final[Mapping[str, str]] = {
+    "DRIVER_MANAGER_IMAGE": "nvcr.io/nvidia/cloud-native/k8s-driver-manager:v0.12.0",
+    "GDS_IMAGE": "nvcr.io/nvidia/cloud-native/nvidia-fs:2.29.4",
+    "GDRCOPY_IMAGE": "nvcr.io/nvidia/cloud-native/gdrdrv:v2.6",
+}
+"""What the chart names besides the driver, for a ClusterPolicy that leaves that to it."""
 _SECTIONS: Final = ("driver", "cdi")
 """What of the chart's values becomes the section of that name of the ClusterPolicy."""
 
@@ -64,7 +71,9 @@ def intent_of(snapshot: Snapshot, *, namespace: str, values: Mapping[str, Any], 
     place = namespace or _namespace(snapshot)
     cdi = policy.spec.cdi
     observed = ObservedCluster(policies=(policy,), nodes=nodes)
-    scene = Scene(policy=policy, settings=OperatorSettings(namespace=place, image=""), observed=observed)
+    below = {} if operators.is_installed(snapshot) else _SIDES
+    settings = OperatorSettings(namespace=place, image="", images={**below, **operators.images(snapshot)})
+    scene = Scene(policy=policy, settings=settings, observed=observed)
     by_crd = bool(policy.spec.driver.use_nvidia_driver_crd)
     owned = tuple(projections.driver(dict(one.data))["value"] for one in snapshot.all("NVIDIADriver") if by_crd)
     owners = drivers.assign(owned, nodes).owner or {}

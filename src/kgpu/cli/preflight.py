@@ -11,7 +11,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.cli import _complete
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, run_async
-from kgpu.formats.names import IMAGE_REPOSITORY
+from kgpu.formats.names import ENV_HOST_ROOT, IMAGE_REPOSITORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,8 @@ MAX_VALUES: Final = 1 << 20  # bytes
               help="Look at this node alone, and take it for one with GPUs; can be given several times.")  # fmt: skip
 @click.option("--probe", is_flag=True, help="Look at the nodes' own files too: a pod for a moment on each of them.")
 @click.option("--host", is_flag=True, help="Look at this machine itself, without a cluster: run it on the node.")
-@click.option("--root", default="/", show_default=True, metavar="DIR", help="With --host: where the host's root is.")
+@click.option("--root", default="/", show_default=True, metavar="DIR", envvar=ENV_HOST_ROOT,
+              help="With --host: where the host's root is.")  # fmt: skip
 @click.option("--from", "path", default="", metavar="PATH", help="Look at this archive, folder or dump.")
 @click.option("-n", "--namespace", default="", metavar="NS", shell_complete=_complete.namespaces,
               help="Where kgpu is, or is to be. Default: where one is found, else gpu-operator.")  # fmt: skip

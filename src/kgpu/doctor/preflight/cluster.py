@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching
-from kgpu.doctor.matching import OPERATOR
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Subject
-from kgpu.doctor.objects import Obj
+from kgpu.doctor.preflight import operators
 from kgpu.doctor.preflight.model import Answer, ClusterCheck, PreflightScene
 from kgpu.doctor.rules.driver.versions import ONE_RELEASE, not_together, overlapping
 from kgpu.doctor.rules.operator.sentences import PSA, allow_privileged
-from kgpu.formats import names
 from kgpu.formats.support import KUBERNETES, dotted
 
 _LEVELS: Final = frozenset({"baseline", "restricted"})
@@ -84,31 +81,21 @@ def _kubernetes(scene: PreflightScene) -> Answer:
 
 
 def _operators(scene: PreflightScene) -> Answer:
-    """OPR-20: where another GPU operator works, kgpu keeps its hands off."""
-    for deployment in scene.snapshot.all("Deployment"):
-        if deployment.number("status.readyReplicas") and _is_foreign(scene, deployment):
-            return Finding(
-                subject=deployment.subject,
-                cause=f"kgpu will do nothing: another GPU operator works in this cluster ({deployment})",
-                evidence=(deployment.cite("status.readyReplicas"),),
-                remedy=(
-                    Remedy("to take over without touching workloads, stop it once kgpu is installed:"),
-                    Remedy("kubectl -n {} scale deployment {} --replicas=0", deployment.namespace, deployment.name),
-                ),
-                confidence=CERTAIN,
-            )
-    return None
-
-
-def _is_foreign(scene: PreflightScene, deployment: Obj) -> bool:
-    labels = deployment.labels
-    if names.KGPU in (labels.get(names.PART_OF_LABEL), labels.get(names.NAME_LABEL)):
-        return False
-    images = (str(one.get("image")) for one in deployment.maps("spec.template.spec.containers"))
-    if any(names.IMAGE_REPOSITORY in image for image in images):
-        return False
-    parts = matching.believed(scene.snapshot, deployment)
-    return any(part.name == OPERATOR and part.vendor == matching.NVIDIA for part in parts)
+    """OPR-20: where another GPU operator works, kgpu keeps its hands off, and nothing of its is harmed."""
+    deployment = operators.foreign(scene.snapshot)
+    if deployment is None:
+        return None
+    return Finding(
+        subject=deployment.subject,
+        cause=f"kgpu will do nothing while another GPU operator works in this cluster ({deployment})",
+        evidence=(deployment.cite("status.readyReplicas"),),
+        remedy=(
+            Remedy("to take over without touching workloads, stop it once kgpu is installed:"),
+            Remedy("kubectl -n {} scale deployment {} --replicas=0", deployment.namespace, deployment.name),
+        ),
+        confidence=CERTAIN,
+        level=Level.NOTE,
+    )
 
 
 CHECKS: Final = (

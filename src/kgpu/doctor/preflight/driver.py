@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.advice import Advice
 from kgpu.base.remedy import Remedy
 from kgpu.doctor.host_facts import PciDevice
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Missing, Subject
+from kgpu.doctor.preflight import operators
 from kgpu.doctor.preflight.model import PROBE, Answer, Check, NodeScene
 from kgpu.doctor.rules.driver.versions import MADE, not_precompiled, on_the_system
 from kgpu.doctor.rules.kernel.devices import OTHER_RELEASE, gpus_of
@@ -30,7 +32,7 @@ def _image(scene: NodeScene) -> Answer:
         return None
     driver = scene.driver
     if driver.problem is not None:
-        return _unusable(scene)
+        return _unusable(scene, driver.problem)
     if not driver.image:
         return Missing("the driver's image", "the node's system or kernel is not known", "kubectl get nodes -o wide")
     answer = scene.scene.images.get(driver.image)
@@ -47,9 +49,11 @@ def _image(scene: NodeScene) -> Answer:
     )  # fmt: skip
 
 
-def _unusable(scene: NodeScene) -> Finding:
-    problem = scene.driver.problem
-    assert problem is not None
+def _unusable(scene: NodeScene, problem: Advice) -> Answer:
+    """OBJ-00: what the operator could not make a pod of. Another operator may have images of its own for it."""
+    if operators.foreign(scene.scene.snapshot) is not None:
+        how = "kgpu preflight --values FILE, with the values that the chart is to be given"
+        return Missing("the driver's image", f"the other operator's ClusterPolicy does not tell: {problem.what}", how)
     return Finding(
         id="OBJ-00",
         subject=Subject("Node", scene.name),

@@ -115,13 +115,16 @@ class NodeScene:
             return True
         if any(key.startswith(_TALOS) for key in labels):
             return True
+        contained = bool(matching.pods_of_part(snapshot, DRIVER, node=self.name))
+        if self.host is not None and self.host.driver_version and not contained:
+            return True
         if self.host is not None and self.host.libraries is not None:
             return any(not path.startswith(names.DRIVER_INSTALL_DIR) for path in self.host.libraries)
         offers = any(
             matching.vendor_of(resource) == matching.NVIDIA and self.node.allocatable(resource)
             for resource in self.node.resources()
         )
-        return True if offers and not matching.pods_of_part(snapshot, DRIVER, node=self.name) else None
+        return True if offers and not contained else None
 
     @property
     def runs_it(self) -> bool:

@@ -11,7 +11,7 @@ from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import PLUGIN
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Missing, Subject
 from kgpu.doctor.preflight.model import PROBE, Answer, Check, NodeScene
-from kgpu.formats import names
+from kgpu.doctor.preflight.operators import of_kgpu
 from kgpu.formats.support import CDI_DEVICES, CDI_RUNTIMES, NRI, RUNTIMES, Supported, dotted, parse
 
 ROOM: Final = 4 << 30
@@ -132,10 +132,7 @@ def _others(scene: NodeScene) -> Answer:
 
 def _is_own(scene: NodeScene, pod: Pod) -> bool:
     """Whether it is kgpu's own, or one of the operator's namespace, which the ClusterPolicy there governs."""
-    labels = pod.labels
-    ours = names.KGPU in (labels.get(names.PART_OF_LABEL), labels.get(names.NAME_LABEL))
-    image = any(names.IMAGE_REPOSITORY in one.image for one in pod.containers)
-    return ours or image or pod.namespace == scene.scene.intent.namespace
+    return of_kgpu(pod) or pod.namespace == scene.scene.intent.namespace
 
 
 CHECKS: Final = (

@@ -102,8 +102,8 @@ class HostProbe:
             else:
                 result.facts[node] = {**facts, "node": node, "metadata": {"name": node}}
         except KubeRefusedError as error:
-            if error.code == 403 and _POD_SECURITY in str(error):
-                result.refused = error.what
+            if error.code == 403 and _POD_SECURITY in error.message:
+                result.refused = error.message
             result.failed[node] = error.what
         except KubeError as error:
             result.failed[node] = error.what
@@ -190,8 +190,8 @@ def pod(name: str, node: str, account: str, settings: ProbeSettings) -> Object:
                     "image": settings.image,
                     "imagePullPolicy": "IfNotPresent",
                     "command": [PROGRAM],
-                    "args": ["preflight", "--host", "--root", names.HOST_ROOT, "-o", "facts"],
-                    "env": [{"name": "NODE_NAME", "value": node}],
+                    "args": ["preflight", "--host", "-o", "facts"],
+                    "env": [{"name": "NODE_NAME", "value": node}, {"name": names.ENV_HOST_ROOT, "value": names.HOST_ROOT}],
                     "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
                     "securityContext": {
                         "runAsUser": 0, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
