@@ -191,7 +191,10 @@ def pod(name: str, node: str, account: str, settings: ProbeSettings) -> Object:
                     "imagePullPolicy": "IfNotPresent",
                     "command": [PROGRAM],
                     "args": ["preflight", "--host", "-o", "facts"],
-                    "env": [{"name": "NODE_NAME", "value": node}, {"name": names.ENV_HOST_ROOT, "value": names.HOST_ROOT}],
+                    "env": [
+                        {"name": "NODE_NAME", "value": node},
+                        {"name": names.ENV_HOST_ROOT, "value": names.HOST_ROOT},
+                    ],
                     "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
                     "securityContext": {
                         "runAsUser": 0, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
