@@ -56,6 +56,7 @@ COMMANDS: Final = (
     CommandEntry(
         "doctor", "kgpu.cli.doctor", "doctor", "Why a GPU pod or node does not work, with proof and a remedy."
     ),
+    CommandEntry("preflight", "kgpu.cli.preflight", "preflight", "What would fail on installing, before it does."),
     CommandEntry("collect", "kgpu.cli.collect", "collect", "Write all evidence for the doctor into one archive."),
     CommandEntry("top", "kgpu.cli.top", "top", "Every GPU of the cluster, live: load, pods, health."),
     CommandEntry("operator", "kgpu.cli.operator", "operator", "Run the operator, or clean up after it."),

@@ -119,6 +119,13 @@ class Xid(_Facts, frozen=True):
     """Before the last boot that the log has."""
 
 
+class DiskSpace(_Facts, frozen=True):
+    """A file system, in bytes: its size, and what of it is free."""
+
+    size: int = 0
+    free: int = 0
+
+
 class HostProcess(_Facts, frozen=True):
     """A process that matters: it holds device files, or hangs. ``state`` as in /proc (``D``: can't be killed)."""
 
@@ -146,6 +153,10 @@ class HostFacts(_Facts, frozen=True):
     hypervisor: bool | None = None
     secure_boot: bool | None = None
     headers: bool | None = None
+    headers_offered: bool | None = None
+    """The lists of the node's package manager have the headers of the running kernel."""
+    disks: dict[str, DiskSpace] = {}
+    """By the folder that is on it: the kubelet's, and the engines' for images."""
     dkms: tuple[str, ...] | None = None
     """``nvidia/570.86.15/6.8.0-40-generic`` for each build that DKMS has."""
     pci: tuple[PciDevice, ...] | None = None

@@ -76,6 +76,11 @@ class KnownOperation:
         return self.phase is OperationPhase.ACTING and OperationType(self.spec.type) is OperationType.REPLACE
 
     @property
+    def waits_for_person(self) -> bool:
+        """Whether it holds the empty node until a person has done the work."""
+        return self.in_maintenance or self.waits_for_machine
+
+    @property
     def place(self) -> str:
         """``node gpu-7``, or ``GPU GPU-5d1b... of node gpu-7``."""
         gpus = self.spec.gpus

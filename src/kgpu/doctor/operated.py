@@ -42,6 +42,8 @@ def _instead(record: KnownOperation, snapshot: Snapshot) -> Remedy:
     """What there is to do about it: to wait, unless it is a person's turn or it is late."""
     if record.in_maintenance:
         return remedies.resume_operation(record.name).why(f"{record.place} is held for a person; when the work is done")
+    if record.waits_for_machine:
+        return remedies.show_operation(record.name).why(f"{record.place} is held until its machine is replaced")
     if record.late(snapshot):
         return remedies.show_operation(record.name).why(
             f"an operation at {record.place} should be over; see why it stays"
@@ -55,7 +57,7 @@ def _taken(step: str, finding: Finding, by_node: Mapping[str, KnownOperation]) -
         if (record := by_node.get(hit["node"])) is not None:
             return record
     about = by_node.get(_node_of(finding))
-    if about is None or about.in_maintenance or shows(step):
+    if about is None or about.waits_for_person or shows(step):
         return None
     by_hand = _RESETS if is_command(step) else _SAYS_SO
     return about if by_hand.search(step) else None

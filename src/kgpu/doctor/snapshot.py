@@ -179,6 +179,7 @@ class Snapshot:
             return
         if not self._odd("facts of node", facts.node, source):
             self.hosts[facts.node] = facts
+            self._once.clear()  # what nodes have is known better now
 
     def sort(self) -> None:
         """By names: what rules find must not depend on the order in which a source lists things."""

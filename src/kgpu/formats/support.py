@@ -90,6 +90,8 @@ CDI_DEVICES: Final = Supported(
     ranges=(Range((1, 29), (9,)),),
     remedy="upgrade the kubelet, or set cdi.enabled: false",
 )
+CDI_RUNTIMES: Final = {"containerd": (1, 7), "cri-o": (1, 23)}
+"""The first release of each engine that gives pods CDI devices (README of the Container Device Interface)."""
 # Systems for which driver containers exist; versions as far as the image names have them.
 DRIVER_SYSTEMS: Final = {
     "ubuntu": Supported(

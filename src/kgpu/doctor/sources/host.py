@@ -25,6 +25,7 @@ from kgpu.doctor import host_facts
 from kgpu.doctor.host_facts import File, Gpu, HostFacts, HostProcess, PciDevice, Xid
 from kgpu.doctor.model import Missing
 from kgpu.doctor.secrets import cleaned
+from kgpu.doctor.sources import node_packages
 from kgpu.formats import names
 from kgpu.formats.names import KUBELET_DEVICE_PLUGIN_DIR, POD_RESOURCES_SOCKET, VALIDATIONS_DIR
 from kgpu.formats.os_release import parse_os_release
@@ -154,6 +155,8 @@ def gather(
         hypervisor=" hypervisor" in _text(paths, "/proc/cpuinfo", 16384),
         secure_boot=tried("Secure Boot's state", lambda: _secure_boot(paths)),
         headers=paths.exists(f"/lib/modules/{kernel}/build") if kernel else None,
+        headers_offered=tried("package lists", lambda: node_packages.has_headers(paths, kernel)),
+        disks=node_packages.disks(paths),
         dkms=tried("DKMS", lambda: _dkms(paths)),
         pci=tried(host_facts.PCI_DEVICES, lambda: tuple(_pci(paths))),
         modules=tried("kernel modules", lambda: _modules(paths)),

@@ -78,10 +78,24 @@ def two_drivers(snapshot: Snapshot) -> Iterator[Finding]:
 
 _PRECOMPILED: Final = re.compile(r":(?P<branch>\d{3})-(?P<kernel>\d+\.\d+\.[\w.-]+?)-(?P<system>[a-z]+[\d.]+)$")
 _SYSTEM: Final = re.compile(r":[\w.]+(?:-[\w.]+)*?-(?P<system>[a-z]+v?[\d.]+)$")
-_MADE: Final = re.compile(
+MADE: Final = re.compile(
     r"(?:ubuntu(?:20|22|24|26)\.04|rhel(?:8|9|10)(?:\.\d+)?|rocky(?:8|9|10)(?:\.\d+)?|rhcos4\.\d+|sles15\.\d)$"
 )
 """The systems that driver images are published for, as their tags name them."""
+
+
+def not_precompiled(node: str, change: Remedy) -> tuple[Remedy, ...]:
+    """What helps where there is no precompiled driver for a node's kernel; ``change`` switches these off."""
+    return (
+        remedies.node_field(node, "status.nodeInfo.kernelVersion"),
+        change,
+        Remedy("or run a kernel that NVIDIA publishes drivers for"),
+    )
+
+
+def on_the_system(change: Remedy) -> tuple[Remedy, ...]:
+    """What helps where there is no driver container for a system; ``change`` switches driver containers off."""
+    return (Remedy("install the driver on the node in the system's own way (Talos: a system extension)"), change)
 
 
 def no_image(snapshot: Snapshot) -> Iterator[Finding]:
@@ -98,10 +112,8 @@ def no_image(snapshot: Snapshot) -> Iterator[Finding]:
                 bad.image,
                 "DRV-07",
                 f"no precompiled driver is published for kernel {kernel['kernel']}",
-                remedy=(
-                    remedies.node_field(pod.node, "status.nodeInfo.kernelVersion"),
-                    cluster_policy.change(snapshot, {"driver": {"usePrecompiled": False}}),
-                    Remedy("or run a kernel that NVIDIA publishes drivers for"),
+                remedy=not_precompiled(
+                    pod.node, cluster_policy.change(snapshot, {"driver": {"usePrecompiled": False}})
                 ),
                 evidence=(
                     bad.cite("image"),
@@ -109,13 +121,10 @@ def no_image(snapshot: Snapshot) -> Iterator[Finding]:
                     *((node.cite("status.nodeInfo.kernelVersion"),) if node else ()),
                 ),
             )
-        elif system and not _MADE.search(system["system"]):
+        elif system and not MADE.search(system["system"]):
             yield _missing_image(
                 pod, bad.image, "DRV-08", f"no driver container is published for the system {system['system']}",
-                remedy=(
-                    Remedy("install the driver on the node in the system's own way (Talos: a system extension)"),
-                    cluster_policy.change(snapshot, {"driver": {"enabled": False}}),
-                ),
+                remedy=on_the_system(cluster_policy.change(snapshot, {"driver": {"enabled": False}})),
                 evidence=(
                     bad.cite("image"), bad.cite_status(), *((node.cite("status.nodeInfo.osImage"),) if node else ()),
                 ),
@@ -444,6 +453,16 @@ def not_together(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+ONE_RELEASE: Final = (
+    Remedy("bring the GPU nodes to one release of the system"),
+    Remedy(
+        "or set driver.nvidiaDriverCRD.enabled=true and make an NVIDIADriver for each release, with a "
+        "nodeSelector on feature.node.kubernetes.io/system-os_release.VERSION_ID"
+    ),
+)
+"""What helps where nodes of several releases are to run one driver image."""
+
+
 @rule(
     "DRV-29",
     "Two releases of the system, one driver",
@@ -478,13 +497,7 @@ def two_systems(snapshot: Snapshot) -> Iterator[Finding]:
             working_node.cite("status.nodeInfo.osImage"),
             *((failing.cite_status(),) if failing else ()),
         ),
-        remedy=(
-            Remedy("bring the GPU nodes to one release of the system"),
-            Remedy(
-                "or set driver.nvidiaDriverCRD.enabled=true and make an NVIDIADriver for each release, with a "
-                "nodeSelector on feature.node.kubernetes.io/system-os_release.VERSION_ID"
-            ),
-        ),
+        remedy=ONE_RELEASE,
         confidence=LIKELY,
         nodes=tuple(dict.fromkeys(pod.node for pod in strange)),
         pods=tuple(pod.path for pod in strange),

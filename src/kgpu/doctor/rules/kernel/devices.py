@@ -25,6 +25,7 @@ _LOST: Final = 79
 _POWER: Final = 54
 _BLACKWELL: Final = re.compile(r"29[0-9a-f]{2}|2[bcdef][0-9a-f]{2}")
 """Device ids of GPUs that only the open module drives."""
+OTHER_RELEASE: Final = Remedy("set driver.version to a release that lists the GPU (older cards: a legacy branch)")
 _OPEN: Final = Remedy("with a driver of the host: install its open flavour (nvidia-driver-VERSION-open)")
 
 
@@ -94,7 +95,7 @@ def unsupported(snapshot: Snapshot) -> Iterator[Finding]:
                     "in a virtual machine with a vGPU: driver.repository and driver.image of the vGPU guest driver, "
                     "with its licence; or pass the whole GPU through"
                 ),
-                Remedy("otherwise set driver.version to a release that lists the GPU (older cards: a legacy branch)"),
+                Remedy("otherwise {}", OTHER_RELEASE),
             ),
             confidence=CERTAIN,
             nodes=(host.node,),

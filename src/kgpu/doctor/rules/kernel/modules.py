@@ -34,17 +34,18 @@ def nouveau_owns(snapshot: Snapshot) -> Iterator[Finding]:
             subject=Subject("Node", host.node),
             cause=f"on node {host.node} the kernel's own driver nouveau has taken the GPU, so that NVIDIA's can't",
             evidence=(binding,),
-            remedy=_BLACKLIST,
+            remedy=BLACKLIST,
             confidence=CERTAIN if bound else LIKELY,
             nodes=(host.node,),
         )
 
 
-_BLACKLIST: Final = (
+BLACKLIST: Final = (
     Remedy("printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/blacklist-nouveau.conf"),
     Remedy("update-initramfs -u"),
     Remedy("then drain and reboot the node"),
 )
+"""What takes nouveau away from a node's GPUs."""
 
 
 def no_headers(snapshot: Snapshot) -> Iterator[Finding]:
@@ -71,6 +72,23 @@ def no_headers(snapshot: Snapshot) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+HEADERS: Final = (
+    remedies.filled(remedies.NODE_FIELD, field="status.nodeInfo.kernelVersion"),
+    "install that kernel's headers on the node, run a kernel that the repositories have, or use precompiled drivers",
+    (
+        "on Red Hat's systems: an entitlement that has the repositories of this release (EUS); on OpenShift 4.8 and "
+        "later the driver toolkit"
+    ),
+)
+"""The templates of what helps where no headers are found, with a place for ``node``."""
+SIGNED: Final = (
+    "on node {node}:",
+    "mokutil --sb-state",
+    "enrol the key that signs the module (mokutil --import), use signed precompiled modules, or switch Secure Boot off",
+)
+"""The templates of what helps where the kernel takes signed modules alone, with a place for ``node``."""
+
+
 RULES: Final = rules_of(
     Sign(
         id="KRN-01",
@@ -86,17 +104,7 @@ RULES: Final = rules_of(
         where=(LOG,),
         parts=(DRIVER,),
         cause="{who} finds no headers for the kernel of the node in its repositories",
-        remedy=(
-            remedies.filled(remedies.NODE_FIELD, field="status.nodeInfo.kernelVersion"),
-            (
-                "install that kernel's headers on the node, run a kernel that the repositories have, "
-                "or use precompiled drivers"
-            ),
-            (
-                "on Red Hat's systems: an entitlement that has the repositories of this release (EUS); on OpenShift "
-                "4.8 and later the driver toolkit"
-            ),
-        ),
+        remedy=HEADERS,
         explain=(
             "The driver is built against linux-headers of the running kernel; too new, old or custom kernels have none."
         ),
@@ -128,7 +136,7 @@ RULES: Final = rules_of(
         where=(KERNEL, LOG),
         parts=(DRIVER,),
         cause="{who}: the kernel's own driver nouveau has taken the GPU, so that NVIDIA's can't",
-        remedy=_BLACKLIST,
+        remedy=BLACKLIST,
         explain="nouveau binds the device at boot. Proof: /sys/bus/pci/devices/*/driver points to nouveau.",
         explains=_ABOVE,
         besides=nouveau_owns,
@@ -148,14 +156,7 @@ RULES: Final = rules_of(
         words="",
         where=(LOG, KERNEL),
         cause="{who}: Secure Boot is on and the NVIDIA module is not signed with a key that the machine knows",
-        remedy=(
-            "on node {node}:",
-            "mokutil --sb-state",
-            (
-                "enrol the key that signs the module (mokutil --import), use signed precompiled modules, "
-                "or switch Secure Boot off"
-            ),
-        ),
+        remedy=SIGNED,
         explain="With Secure Boot the kernel loads only modules signed with an enrolled key.",
         explains=_ABOVE,
         confidence=CERTAIN,

@@ -22,6 +22,7 @@ from kgpu.formats.crd.nodeoperation import OperationPhase
 _OWN: Final = ("kgpu/operations, source",)
 _BUDGETS: Final = (*_OWN, "kubernetes/kubernetes#72320", "kubernetes/kubernetes#75957")
 _PERSON: Final = "until somebody resumes it"
+_MACHINE: Final = "until its machine is replaced"
 _MOST_PODS: Final = 5
 _MAX_WHY: Final = 300
 _LABEL: Final = f"metadata.labels[{names.NEEDS_REPLACEMENT_LABEL}]"
@@ -109,6 +110,8 @@ def _kept_out(pending: Waiting) -> tuple[str, ...]:
 
 
 def _expected(record: KnownOperation) -> str:
+    if record.waits_for_machine:
+        return _MACHINE
     if record.in_maintenance and not record.status.phase_deadline:
         return _PERSON
     return f"this phase until {record.status.phase_deadline} at most" if record.status.phase_deadline else "minutes"
@@ -132,8 +135,8 @@ class _Blocker:
 def not_emptied(snapshot: Snapshot) -> Iterator[Finding]:
     """An operation waits for pods to leave its node, or its GPUs. A PodDisruptionBudget that allows no disruption
     refuses the eviction until another pod of its application is ready; two budgets for one pod refuse it for ever; a
-    finalizer keeps a pod that has ended. kgpu deletes nothing past a budget: at its limit the operation fails and gives
-    the node back.
+    finalizer keeps a pod that has ended. kgpu deletes nothing past a budget, unless the operation says onTimeout: Force
+    and the chart allows it: at its limit the operation fails and gives the node back.
     """
     for record in at_work(snapshot):
         if rows := snapshot.once(_blocked).get(record.name):

@@ -18,7 +18,7 @@ from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 
 _BELOW: Final = ("SCH-02", "DPL-*", "TNT-04", "TNT-12", "RUN-01", "OPR-15")
-_PSA: Final = "pod-security.kubernetes.io/enforce"
+PSA: Final = "pod-security.kubernetes.io/enforce"
 
 
 def _refused(snapshot: Snapshot, pattern: str, words: str) -> dict[str, list[Hit]]:
@@ -46,6 +46,11 @@ def _of_stack(maker: Obj) -> bool:
     return bool(matching.parts_of(maker)) or matching.makes_accelerator_pods(maker)
 
 
+def allow_privileged(namespace: str) -> Remedy:
+    """What lets privileged pods into a namespace."""
+    return remedies.label_namespace(namespace, PSA, "privileged")
+
+
 @rule(
     "OPR-02",
     "The namespace forbids privileged pods",
@@ -59,8 +64,8 @@ def pod_security(snapshot: Snapshot) -> Iterator[Finding]:
         snapshot, r"violates PodSecurity \\?\"(?P<level>[\w-]+)", "violates PodSecurity"
     ).items():
         place = snapshot.get("Namespace", namespace)
-        label = f"metadata.labels[{_PSA}]"
-        if place is not None and place.labels.get(_PSA) == "privileged":
+        label = f"metadata.labels[{PSA}]"
+        if place is not None and place.labels.get(PSA) == "privileged":
             continue
         yield Finding(
             subject=Subject("Namespace", namespace),
@@ -69,7 +74,7 @@ def pod_security(snapshot: Snapshot) -> Iterator[Finding]:
                 "the GPU stack's privileged pods are refused"
             ),
             evidence=(hits[0].evidence, *((place.cite(label),) if place else ())),
-            remedy=(remedies.label_namespace(namespace, _PSA, "privileged"),),
+            remedy=(allow_privileged(namespace),),
             confidence=CERTAIN,
         )
 
