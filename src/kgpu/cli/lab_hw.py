@@ -128,7 +128,7 @@ def show_command(root: Path, output: str) -> None:
         return
     head = (
         f"{node['hostname']}: profile {node['profile']}, driver {node['driver_version']}, CUDA {node['cuda_version']}"
-    )
+    ) + ("" if node["driver_loaded"] else ", driver NOT LOADED")
     click.echo(head + (f", FAULTS: {', '.join(node['faults'])}" if node["faults"] else ""))
     _table(HEAD, [_row(gpu) for gpu in node["gpus"]])
 
@@ -189,6 +189,32 @@ def mig_command(root: Path, gpu: str, profiles: str | None, off: bool) -> None:
             mig.disable(root, index)
         else:
             mig.partition(root, index, slices)
+
+
+@hw_group.group("driver", cls=ExampleGroup, examples="kgpu lab hw driver unload --root /tmp/node1\n"
+    "kgpu lab hw driver load 580.95.05 --root /tmp/node1")  # fmt: skip
+def driver_group() -> None:
+    """Load and unload the driver's kernel modules."""
+
+
+@driver_group.command("unload", examples="kgpu lab hw driver unload --root /tmp/node1")
+@ROOT
+def unload_command(root: Path) -> None:
+    """Unload the modules, as rmmod does: refused while a program has a GPU open."""
+    from kgpu.hw.simulator import modules
+
+    modules.unload(root)
+
+
+@driver_group.command("load", examples="kgpu lab hw driver load --root /tmp/node1\n"
+    "kgpu lab hw driver load 580.95.05 --root /tmp/node1")  # fmt: skip
+@click.argument("version", required=False)
+@ROOT
+def load_command(version: str | None, root: Path) -> None:
+    """Load the modules again, or those of driver VERSION with its libraries."""
+    from kgpu.hw.simulator import modules
+
+    click.echo(f"driver {modules.load(root, version)} is loaded")
 
 
 INJECT_EXAMPLES = """

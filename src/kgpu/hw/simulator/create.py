@@ -18,6 +18,7 @@ import msgspec
 
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.formats import names
+from kgpu.formats.simulated import state_file
 from kgpu.hw.simulator import build, fill, profiles, tree
 from kgpu.hw.simulator.state import DriverState
 
@@ -34,7 +35,6 @@ LINKS: Final[Mapping[str, str]] = {
     "{lib}/libcuda.so.1": "libcuda.so.{version}",
     "{lib}/libcuda.so": "libcuda.so.1",
 }
-OWN_MARKS: Final = ("state", "proc/driver/nvidia/version")  # what tells an earlier simulated root from other folders
 
 
 def create_root(
@@ -101,7 +101,7 @@ def _check_target(target: Path, *, force: bool) -> None:
         raise ConfigError(f"{target} can't be used: {error.strerror}", "a folder", "choose another --root") from error
     if not present:
         return
-    if not all((target / mark).exists() for mark in OWN_MARKS):
+    if state_file(str(target)) is None:
         raise ConfigError(
             f"{target} has other files in it, such as {min(present)}",
             "an empty or missing folder",

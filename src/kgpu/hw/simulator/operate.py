@@ -115,12 +115,15 @@ def inject(
 def clear(root: Path, gpu: int | None = None) -> None:
     """Make one GPU, or the whole node, healthy again: faults, pending repairs, volatile counters, links.
 
-    As on real hardware no event tells of it; whoever polls sees it. Lifetime counters stay.
+    As on real hardware no event tells of it; whoever polls sees it. Lifetime counters stay, and so do modules that
+    are not loaded.
     """
     with opened(root) as state, state.locked():
         for index in _indices(state, gpu):
             faults.heal(state.gpu(index))
         state.clear_faults(gpu)
+        if (Path(root) / tree.ASIDE).is_dir():
+            state.view.init_error = NVML_ERRORS["DRIVER_NOT_LOADED"]
 
 
 def snapshot(root: Path) -> dict[str, Any]:
@@ -140,6 +143,7 @@ def snapshot(root: Path) -> dict[str, Any]:
             "profile": view.profile.decode(),
             "hostname": view.hostname.decode(),
             "driver_version": view.driver_version.decode(),
+            "driver_loaded": view.init_error != NVML_ERRORS["DRIVER_NOT_LOADED"],
             "cuda_version": f"{view.cuda_version // 1000}.{view.cuda_version % 1000 // 10}",
             "faults": node_faults,
             "events": int(view.event_head),

@@ -329,8 +329,15 @@ class DriverState:
                 slots.append(slot)
         return slots
 
+    def has_client(self, gpu: int) -> bool:
+        """Whether a process has NVML open on a GPU."""
+        return self._locked(schema.C["CLIENT_LOCK_BASE"] + gpu)
+
     def _owner(self, gpu: int, slot: int) -> bool:
-        offset = schema.C["PROC_LOCK_BASE"] + gpu * schema.C["MAX_PROCESSES"] + slot
+        return self._locked(schema.C["PROC_LOCK_BASE"] + gpu * schema.C["MAX_PROCESSES"] + slot)
+
+    def _locked(self, offset: int) -> bool:
+        """Whether another open file has a lock on this byte."""
         request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
         answer = fcntl.fcntl(self._fd, _F_OFD_GETLK, request)
         return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)

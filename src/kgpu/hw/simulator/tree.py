@@ -28,6 +28,8 @@ MAJORS: Final[Mapping[str, int]] = {
     "nvidia-caps-imex-channels": 512,
 }
 CAPS_CONFIG, CAPS_MONITOR = 1, 2
+ASIDE: Final = ".unloaded"
+"""The folder, under the root, of files that are there only while the driver's modules are loaded."""
 MAX_GI, MAX_CI = 15, 8  # per GPU, and per GPU instance, in the numbering of capability minors
 KERNEL_BUILD: Final = "Release Build  (root@kgpu)"
 
