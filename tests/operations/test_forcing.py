@@ -244,6 +244,7 @@ def test_people_are_told_once() -> None:
     assert advice.what == f"Maintenance m: {after.message}"
     assert details(before, after).kind == "operation.forcing"
     assert notice(dataclasses.replace(before, status=after), msgspec.structs.replace(after, message="x")) is None
+    assert notice(before, msgspec.structs.replace(after, reason="Other")) is None
 
 
 @pytest.mark.parametrize(
@@ -279,6 +280,14 @@ async def test_the_engine_deletes_what_a_budget_holds_and_evicts_the_rest() -> N
     assert (told["phase"], told["reason"]) == ("Acting", "InMaintenance")
     assert sorted(cluster.deletions) == [("default/web-1", None), ("default/web-2", None)]
     assert cluster.pods_on("n1") == set()
+
+
+async def test_the_grace_period_that_was_asked_for_is_the_deletions() -> None:
+    cluster = Cluster()
+    cluster.pod("web-0", "n1")
+    cluster.budgets["default", "web-0"] = BUDGET_HOLDS
+    await play(cluster, gracePeriodSeconds=7)
+    assert cluster.deletions == [("default/web-0", 7)]
 
 
 async def test_a_server_that_is_merely_busy_is_no_budget() -> None:
