@@ -168,6 +168,9 @@ class _Wanted:
 
     async def _probe(self, snapshot: Snapshot, intent: Intent, kubeconfig: str) -> ProbeResult:
         """Look at the nodes' own files; what is seen goes into the snapshot."""
+        import asyncio
+        import signal
+
         from kgpu.doctor.preflight import probe
         from kgpu.kube.client import connect
         from kgpu.kube.pod_logs import PodLogs
@@ -177,6 +180,8 @@ class _Wanted:
             if node.ready and node.text("status.nodeInfo.operatingSystem") in ("", "linux")
         )  # fmt: skip
         _say(f"looking at {len(nodes)} node{'s' if len(nodes) != 1 else ''} with a pod each")
+        for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C does, each takes the pods away before it ends us
+            asyncio.get_running_loop().add_signal_handler(number, signal.raise_signal, signal.SIGINT)
         api = connect(kubeconfig)
         try:
             settings = probe.ProbeSettings(namespace=intent.namespace, image=self._image, seconds=self._seconds)

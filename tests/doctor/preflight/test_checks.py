@@ -8,9 +8,12 @@ import pytest
 
 from kgpu.base.advice import Advice
 from kgpu.doctor.model import CERTAIN
+from kgpu.doctor.plan import diagnose
 from kgpu.doctor.preflight.model import DriverChoice, RegistryAnswer, Verdict
 from kgpu.doctor.preflight.plan import CHECKS, CLUSTER_CHECKS
 from kgpu.doctor.rules import by_id
+from kgpu.doctor.snapshot import Snapshot
+from tests.doctor.example import all_examples
 from tests.doctor.pasting import problems
 from tests.doctor.preflight.scenes import (
     B200,
@@ -272,7 +275,13 @@ def test_another_operator_is_a_note_and_hides_no_answer_about_nodes() -> None:
 
 
 def test_every_check_has_an_id_of_the_doctors() -> None:
-    assert {row.id for row in (*CHECKS, *CLUSTER_CHECKS)} <= set(by_id())
+    assert {row.id for row in CHECKS} | {row.id for row in CLUSTER_CHECKS} <= set(by_id())
+
+
+@pytest.mark.parametrize("rule", sorted({row[1] for row in FAILS} - {"OBJ-00"}))
+def test_the_doctor_finds_the_same_once_it_has_happened(rule: str) -> None:
+    broken = next(one.broken for one in all_examples() if one.name == rule)
+    assert diagnose(Snapshot.of(broken)).findings[0].id == rule
 
 
 def test_a_remedy_changes_the_policy_that_is_there() -> None:

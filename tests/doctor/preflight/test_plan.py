@@ -96,7 +96,7 @@ def test_no_node_is_so_odd_that_it_raises_or_is_passed_over(
     odd["metadata"]["labels"] = labels
     found = predict(scene(odd, host(**facts), driver=choice(version=words[0], os_tag=words[1])), ("gpu-1",))
     assert set(found.verdicts["gpu-1"]) == {row.name for row in CHECKS}
-    told = {one.check for one in (*found.predictions, *found.unknown)}
+    told = {one.check for one in found.predictions} | {one.check for one in found.unknown}
     assert {name for name, one in found.verdicts["gpu-1"].items() if one is not Verdict.FINE} <= told
     json.loads(render.as_json(found))
     assert render.as_text(found, 80)
