@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 import yaml
 
-from kgpu.cli.operator import budget_of
+from kgpu.cli.operator import budget_of, operations_config_of
 from kgpu.formats.names import AGENT_DAEMON_SET
 from kgpu.formats.operands import BY_ROLE
 from kgpu.operator.objects import rbac
@@ -199,6 +199,7 @@ def test_the_operator_is_told_whether_it_may(chart: Chart, allowed: bool) -> Non
     made = chart(f"operations.allowForce={str(allowed).lower()}")
     (container,) = made.one("Deployment", "gpu-operator")["spec"]["template"]["spec"]["containers"]
     (config,) = [row["value"] for row in container["env"] if row["name"] == "KGPU_OPERATIONS_CONFIG"]
-    budget = budget_of({"operations": "true", "operations_config": config})
+    options = {"operations": "true", "operations_config": config}
+    budget = budget_of(operations_config_of(options), options)
     assert budget is not None
     assert budget.allow_force is allowed

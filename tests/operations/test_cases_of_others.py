@@ -203,7 +203,7 @@ async def test_answers_to_evictions(
         async def create(self, *_: Any, **__: Any) -> Any:
             raise KubeRefusedError(said, "", "", code=code, causes=causes)
 
-    given = await writing.evict(Refusing(), Evict(pod=pod(), grace=None), None, now=0.0, uniform=lambda: 0.5)
+    given = await writing.send_away(Refusing(), Evict(pod=pod(), grace=None), None, now=0.0, uniform=lambda: 0.5)
     assert (given is None) is (expected is None)
     if given is not None and expected is not None:
         assert (expected[0] in given.why, given.fatal) == (True, expected[1])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kgpu.base.errors import ConfigError
-from kgpu.cli.operator import budget_of, remediation_of
+from kgpu.cli.operator import budget_of, operations_config_of, remediation_of
 from kgpu.formats.crd.nodeoperation import OperationDrain
 from kgpu.operations.config import (
     GroupCap,
@@ -117,11 +117,12 @@ def test_the_operator_reads_both_from_one_place(allowed: bool) -> None:
         "operations": "true",
         "operations_config": f"{{allowForce: {str(allowed).lower()}, remediation: {{drain: {{onTimeout: Force}}}}}}",
     }
-    budget = budget_of(options)
+    config = operations_config_of(options)
+    budget = budget_of(config, options)
     assert budget is not None
     assert budget.allow_force is allowed
     if allowed:
-        assert remediation_of(options).drain.on_timeout == "Force"
+        assert remediation_of(config).drain.on_timeout == "Force"
     else:
         with pytest.raises(ConfigError, match="onTimeout is Force"):
-            remediation_of(options)
+            remediation_of(config)
