@@ -14,13 +14,15 @@ from kgpu.lab import operator
 from kgpu.lab.real import build
 
 CHART = Path(__file__).parent.parent / "charts" / "kgpu"
+# Labs of both kinds have admission policies, so that what a cluster refuses is refused there too.
+POLICY = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
 HEAD = "# Made by tools/lab_operator.py from charts/kgpu and operator_values.yaml.\n"
 
 
 def made(helm: str) -> str:
     """The objects as text."""
     command = [helm, "template", "kgpu", str(CHART), "--namespace", GPU_OPERATOR_NAMESPACE, "--no-hooks"]
-    command += ["--values", str(operator.VALUES)]
+    command += ["--values", str(operator.VALUES), "--kube-version", "v1.30.0", "--api-versions", POLICY]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     lines = (line.rstrip() for line in text.splitlines())
     return HEAD + "\n".join(line for line in lines if line and not line.startswith("# Source:")) + "\n"

@@ -326,6 +326,11 @@ def test_a_lost_gpu_is_repaired_by_itself_where_that_is_wanted(fleet: EmbeddedLa
     assert "GPU 0" in operation["spec"]["reason"]
     assert "unschedulable" not in get(fleet, "node", "l4-1")["spec"]
     run_kubectl(fleet, "delete", "nodeoperations", "--all")
+    # With the chart's value the operator gets the right to begin repairs too.
+    approve = ("--verb=approve", "--resource=nodeoperations.kgpu.dev")
+    account = f"--serviceaccount={GPU_OPERATOR_NAMESPACE}:gpu-operator"
+    run_kubectl(fleet, "create", "clusterrole", "approves", *approve)
+    run_kubectl(fleet, "create", "clusterrolebinding", "approves", "--clusterrole=approves", account)
     wanted = f"KGPU_OPERATIONS_CONFIG={json.dumps({'remediation': {'policy': 'Reboot'}})}"
     try:
         run_kubectl(fleet, "set", "env", "deployment/gpu-operator", wanted, *place)
@@ -338,6 +343,7 @@ def test_a_lost_gpu_is_repaired_by_itself_where_that_is_wanted(fleet: EmbeddedLa
         assert [obj["status"]["result"] for obj in suggested()] == ["Succeeded"]
     finally:
         run_kubectl(fleet, "set", "env", "deployment/gpu-operator", "KGPU_OPERATIONS_CONFIG-", *place)
+        run_kubectl(fleet, "delete", "clusterrolebinding,clusterrole", "approves")
         run_kubectl(fleet, "delete", "nodeoperations", "--all")
 
 
