@@ -23,14 +23,15 @@ from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Leve
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.kernel.devices import gpus_of
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.formats.xid.buckets import GUIDANCE, Bucket
 
 _LOST: Final = 79
 _ECC: Final = frozenset({48, 63, 64, 94, 95})
 CONTAINED: Final = 94
 """The Xid of a memory error that has hurt one program and nothing else."""
 _UNCONTAINED: Final = frozenset({64, 95})
-RESTART_PROGRAM: Final = Remedy(GUIDANCE[Bucket.RESTART_APP].advice)
+RESTART_PROGRAM: Final = Remedy(
+    "restart the program that used the GPU; no reset, no drain: other programs are not hurt"
+)
 _NVLINK: Final = frozenset({74, *range(144, 151)})
 _GSP: Final = frozenset({119, 120})
 _APPLICATION: Final = frozenset({13, 31, 43, 45})
