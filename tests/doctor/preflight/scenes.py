@@ -9,8 +9,8 @@ from kgpu.doctor.preflight.model import (
     Intent,
     PreflightReport,
     PreflightScene,
+    PreflightVerdict,
     RegistryAnswer,
-    Verdict,
 )
 from kgpu.doctor.preflight.plan import predict
 from kgpu.doctor.snapshot import Snapshot
@@ -70,5 +70,5 @@ def ids(found: PreflightReport) -> list[str]:
     return [one.id for one in found.failures]
 
 
-def verdict(found: PreflightReport, check: str, name: str = NODE) -> Verdict:
+def verdict(found: PreflightReport, check: str, name: str = NODE) -> PreflightVerdict:
     return found.verdicts[name][check]

@@ -9,7 +9,7 @@ import pytest
 from kgpu.base.advice import Advice
 from kgpu.doctor.model import CERTAIN
 from kgpu.doctor.plan import diagnose
-from kgpu.doctor.preflight.model import DriverChoice, RegistryAnswer, Verdict
+from kgpu.doctor.preflight.model import DriverChoice, PreflightVerdict, RegistryAnswer
 from kgpu.doctor.preflight.plan import CHECKS, CLUSTER_CHECKS
 from kgpu.doctor.rules import by_id
 from kgpu.doctor.snapshot import Snapshot
@@ -76,7 +76,7 @@ def test_what_will_fail_is_predicted_with_proof_and_remedy(
 ) -> None:
     found = report(node(), facts, driver=driver, **more)
     assert ids(found) == [rule], [one.what for one in found.predictions]
-    assert verdict(found, check) is Verdict.FAILS
+    assert verdict(found, check) is PreflightVerdict.FAILS
     (said,) = found.failures
     assert said.nodes == (NODE,)
     assert said.evidence
@@ -113,7 +113,7 @@ def test_what_is_fit_is_passed_over_in_silence(
     assert found.predictions == ()
     assert found.unknown == ()
     assert found.exit_code == 0
-    assert set(found.verdicts[NODE].values()) == {Verdict.FINE}
+    assert set(found.verdicts[NODE].values()) == {PreflightVerdict.FINE}
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_what_nobody_has_looked_at_is_unknown_and_says_how_to_look(
 ) -> None:
     found = report(*objects, driver=driver, **more)
     assert ids(found) == []
-    assert verdict(found, check) is Verdict.UNKNOWN
+    assert verdict(found, check) is PreflightVerdict.UNKNOWN
     (gap,) = [one for one in found.unknown if one.check == check]
     assert gap.nodes == (NODE,)
     assert gap.why
@@ -176,7 +176,7 @@ def test_versions_that_nobody_tests_are_a_note(info: dict[str, str], more: dict[
     found = report(node(**info), host(), **more)
     assert [(one.id, one.is_note) for one in found.predictions] == [("OPR-06", True)]
     assert found.exit_code == 0
-    assert verdict(found, RUNTIME) is Verdict.NOTED
+    assert verdict(found, RUNTIME) is PreflightVerdict.NOTED
 
 
 def test_a_full_disk_is_predicted_from_the_api_alone() -> None:

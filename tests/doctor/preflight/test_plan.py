@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kgpu.base.advice import Advice
 from kgpu.doctor.preflight import render
-from kgpu.doctor.preflight.model import Verdict
+from kgpu.doctor.preflight.model import PreflightVerdict
 from kgpu.doctor.preflight.plan import CHECKS, GPUS, predict
 from tests.budget import count
 from tests.doctor.preflight.scenes import choice, host, ids, node, report, scene
@@ -42,7 +42,7 @@ def test_nodes_of_which_nobody_knows_whether_they_have_gpus_are_told() -> None:
     plain["metadata"]["labels"] = {}
     found = report(node(), host(), plain)
     assert [(one.check, one.nodes) for one in found.unknown] == [(GPUS, ("cpu-1",))]
-    assert found.verdicts["cpu-1"] == {GPUS: Verdict.UNKNOWN}
+    assert found.verdicts["cpu-1"] == {GPUS: PreflightVerdict.UNKNOWN}
     discovered = node("cpu-1")
     discovered["metadata"]["labels"] = {"feature.node.kubernetes.io/cpu-model.id": "1"}
     assert report(node(), host(), discovered).unknown == ()
@@ -97,7 +97,7 @@ def test_no_node_is_so_odd_that_it_raises_or_is_passed_over(
     found = predict(scene(odd, host(**facts), driver=choice(version=words[0], os_tag=words[1])), ("gpu-1",))
     assert set(found.verdicts["gpu-1"]) == {row.name for row in CHECKS}
     told = {one.check for one in found.predictions} | {one.check for one in found.unknown}
-    assert {name for name, one in found.verdicts["gpu-1"].items() if one is not Verdict.FINE} <= told
+    assert {name for name, one in found.verdicts["gpu-1"].items() if one is not PreflightVerdict.FINE} <= told
     json.loads(render.as_json(found))
     assert render.as_text(found, 80)
 

@@ -7,7 +7,7 @@ from typing import Final
 from kgpu.base.remedy import Remedy
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Subject
 from kgpu.doctor.preflight import operators
-from kgpu.doctor.preflight.model import Answer, ClusterCheck, PreflightScene
+from kgpu.doctor.preflight.model import Answer, ClusterPreflight, PreflightScene
 from kgpu.doctor.rules.driver.versions import ONE_RELEASE, not_together, overlapping
 from kgpu.doctor.rules.operator.sentences import PSA, allow_privileged
 from kgpu.formats.support import KUBERNETES, dotted
@@ -99,10 +99,10 @@ def _operators(scene: PreflightScene) -> Answer:
 
 
 CHECKS: Final = (
-    ClusterCheck(name="Kubernetes' version", id="OPR-06", look=_kubernetes),
-    ClusterCheck(name="Pod Security", id="OPR-02", look=_pod_security),
-    ClusterCheck(name="one system per driver image", id="DRV-29", look=_one_system),
-    ClusterCheck(name="NVIDIADrivers", id="DRV-10", look=_drivers),
-    ClusterCheck(name="GDS and GDRCopy", id="DRV-26", look=_together),
-    ClusterCheck(name="other GPU operators", id="OPR-20", look=_operators),
+    ClusterPreflight(name="Kubernetes' version", id="OPR-06", look=_kubernetes),
+    ClusterPreflight(name="Pod Security", id="OPR-02", look=_pod_security),
+    ClusterPreflight(name="one system per driver image", id="DRV-29", look=_one_system),
+    ClusterPreflight(name="NVIDIADrivers", id="DRV-10", look=_drivers),
+    ClusterPreflight(name="GDS and GDRCopy", id="DRV-26", look=_together),
+    ClusterPreflight(name="other GPU operators", id="OPR-20", look=_operators),
 )

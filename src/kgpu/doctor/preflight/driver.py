@@ -11,10 +11,10 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor.host_facts import PciDevice
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Missing, Subject
 from kgpu.doctor.preflight import operators
-from kgpu.doctor.preflight.model import PROBE, Answer, Check, NodeScene
+from kgpu.doctor.preflight.model import PROBE, Answer, NodePreflight, NodeScene
 from kgpu.doctor.rules.driver.versions import MADE, not_precompiled, on_the_system
 from kgpu.doctor.rules.kernel.devices import OTHER_RELEASE, gpus_of
-from kgpu.formats.gpu_generations import Generation, generation_of
+from kgpu.formats.gpu_generations import GpuGeneration, generation_of
 from kgpu.formats.support import NO_DRIVER_SYSTEMS, parse
 
 _NVIDIA: Final = "nvcr.io/nvidia/"
@@ -148,7 +148,7 @@ def _knows_gpus(scene: NodeScene) -> Answer:
     return None
 
 
-def _misfits(scene: NodeScene, card: PciDevice, row: Generation, branch: int) -> Iterator[Finding]:
+def _misfits(scene: NodeScene, card: PciDevice, row: GpuGeneration, branch: int) -> Iterator[Finding]:
     if branch < row.first:
         said = f"driver {scene.driver.version} is older than {row.name} GPUs, which need branch {row.first} or later"
         yield _misfit(scene, card, "KRN-09", said, (OTHER_RELEASE,))
@@ -178,7 +178,7 @@ def _misfit(scene: NodeScene, card: PciDevice, rule: str, said: str, remedy: tup
 
 
 CHECKS: Final = (
-    Check(name="driver image", id="DRV-08", look=_image),
-    Check(name="the node's own driver", id="DRV-05", look=_own_driver),
-    Check(name="GPUs of the driver", id="KRN-09", look=_knows_gpus),
+    NodePreflight(name="driver image", id="DRV-08", look=_image),
+    NodePreflight(name="the node's own driver", id="DRV-05", look=_own_driver),
+    NodePreflight(name="GPUs of the driver", id="KRN-09", look=_knows_gpus),
 )

@@ -7,7 +7,7 @@ from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Missing, Subject
-from kgpu.doctor.preflight.model import PROBE, Answer, Check, NodeScene
+from kgpu.doctor.preflight.model import PROBE, Answer, NodePreflight, NodeScene
 from kgpu.doctor.rules.kernel.modules import BLACKLIST, HEADERS, SIGNED
 
 _BUILT_BY_HAND: Final = re.compile(r"\+$|-dirty|-rc\d+|-microsoft-standard")
@@ -110,7 +110,7 @@ def _why(scene: NodeScene, what: str = "") -> str:
 
 
 CHECKS: Final = (
-    Check(name="kernel headers", id="KRN-01", look=_headers),
-    Check(name="nouveau", id="KRN-03", look=_nouveau),
-    Check(name="Secure Boot", id="KRN-04", look=_secure_boot),
+    NodePreflight(name="kernel headers", id="KRN-01", look=_headers),
+    NodePreflight(name="nouveau", id="KRN-03", look=_nouveau),
+    NodePreflight(name="Secure Boot", id="KRN-04", look=_secure_boot),
 )

@@ -28,7 +28,7 @@ PROBE: Final = "kgpu preflight --probe, or kgpu preflight --host on the node"
 _TALOS: Final = "extensions.talos.dev/nvidia-"
 
 
-class Verdict(enum.StrEnum):
+class PreflightVerdict(enum.StrEnum):
     """What a check says of a node. ``NOTED``: it hurts nobody, and is good to know."""
 
     FAILS = "fails"
@@ -145,7 +145,7 @@ class NodeScene:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class NodePreflight:
     """One row: what is checked, the doctor's id of what would be found then, and the function that looks."""
 
     name: str
@@ -154,8 +154,8 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterCheck:
-    """As ``Check``, for what is no node's own."""
+class ClusterPreflight:
+    """As ``NodePreflight``, for what is no node's own."""
 
     name: str
     id: str
@@ -216,7 +216,7 @@ class PreflightReport:
     nodes: tuple[str, ...]
     predictions: tuple[Prediction, ...] = ()
     unknown: tuple[Unknown, ...] = ()
-    verdicts: Mapping[str, Mapping[str, Verdict]] = field(default_factory=dict)
+    verdicts: Mapping[str, Mapping[str, PreflightVerdict]] = field(default_factory=dict)
     images: Mapping[str, RegistryAnswer] = field(default_factory=dict)
 
     @property

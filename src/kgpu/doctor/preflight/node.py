@@ -10,7 +10,7 @@ from kgpu.doctor.host_facts import DiskSpace
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import PLUGIN
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Missing, Subject
-from kgpu.doctor.preflight.model import PROBE, Answer, Check, NodeScene
+from kgpu.doctor.preflight.model import PROBE, Answer, NodePreflight, NodeScene
 from kgpu.doctor.preflight.operators import of_kgpu
 from kgpu.formats.support import CDI_DEVICES, CDI_RUNTIMES, NRI, RUNTIMES, Supported, dotted, parse
 
@@ -136,7 +136,7 @@ def _is_own(scene: NodeScene, pod: Pod) -> bool:
 
 
 CHECKS: Final = (
-    Check(name="container runtime", id="OPR-06", look=_runtime),
-    Check(name="disk", id="IMG-02", look=_disk),
-    Check(name="other device plugins", id="OPR-20", look=_others),
+    NodePreflight(name="container runtime", id="OPR-06", look=_runtime),
+    NodePreflight(name="disk", id="IMG-02", look=_disk),
+    NodePreflight(name="other device plugins", id="OPR-20", look=_others),
 )

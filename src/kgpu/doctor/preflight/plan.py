@@ -19,24 +19,24 @@ from kgpu.doctor.preflight import cluster, driver, kernel, node
 from kgpu.doctor.preflight.model import (
     PROBE,
     Answer,
-    Check,
-    ClusterCheck,
+    ClusterPreflight,
     DriverChoice,
+    NodePreflight,
     NodeScene,
     Prediction,
     PreflightReport,
     PreflightScene,
+    PreflightVerdict,
     Unknown,
-    Verdict,
 )
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats.names import NFD_PREFIX
 
-CHECKS: Final[tuple[Check, ...]] = (*kernel.CHECKS, *driver.CHECKS, *node.CHECKS)
-CLUSTER_CHECKS: Final[tuple[ClusterCheck, ...]] = cluster.CHECKS
+CHECKS: Final[tuple[NodePreflight, ...]] = (*kernel.CHECKS, *driver.CHECKS, *node.CHECKS)
+CLUSTER_CHECKS: Final[tuple[ClusterPreflight, ...]] = cluster.CHECKS
 GPUS: Final = "GPUs"
 """The check of whether a node has any."""
 MAX_EVIDENCE: Final = 4
-_DISCOVERED: Final = "feature.node.kubernetes.io/"
 _LINUX: Final = ("", "linux")
 
 
@@ -44,7 +44,7 @@ _LINUX: Final = ("", "linux")
 class _Said:
     """One answer and whom it is about."""
 
-    check: Check | ClusterCheck
+    check: NodePreflight | ClusterPreflight
     answer: Finding | Missing
     nodes: list[str] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
@@ -57,7 +57,7 @@ def predict(scene: PreflightScene, wanted: Iterable[str] = ()) -> PreflightRepor
         [] if named else matching.gpu_nodes(scene.snapshot, matching.NVIDIA)
     )
     said: dict[tuple[object, ...], _Said] = {}
-    verdicts: dict[str, dict[str, Verdict]] = {"": {}}
+    verdicts: dict[str, dict[str, PreflightVerdict]] = {"": {}}
     for row in CLUSTER_CHECKS:
         answer = row.look(scene)
         verdicts[""][row.name] = _verdict(answer)
@@ -72,7 +72,7 @@ def predict(scene: PreflightScene, wanted: Iterable[str] = ()) -> PreflightRepor
     unknown = [] if named else list(_strangers(scene.snapshot))
     for stranger in unknown:
         for name in stranger.nodes:
-            verdicts[name] = {GPUS: Verdict.UNKNOWN}
+            verdicts[name] = {GPUS: PreflightVerdict.UNKNOWN}
     rows = list(said.values())
     predictions = sorted(
         (_prediction(row, row.answer) for row in rows if isinstance(row.answer, Finding)), key=lambda one: one.is_note
@@ -94,19 +94,21 @@ def _view(scene: PreflightScene, one: Node) -> NodeScene:
     return NodeScene(scene=scene, node=one, host=None if host is not None and host.hollow else host, driver=choice)
 
 
-def _verdict(answer: Answer) -> Verdict:
+def _verdict(answer: Answer) -> PreflightVerdict:
     match answer:
         case None:
-            return Verdict.FINE
+            return PreflightVerdict.FINE
         case Missing():
-            return Verdict.UNKNOWN
+            return PreflightVerdict.UNKNOWN
         case Finding(level=Level.NOTE):
-            return Verdict.NOTED
+            return PreflightVerdict.NOTED
         case _:
-            return Verdict.FAILS
+            return PreflightVerdict.FAILS
 
 
-def _note(said: dict[tuple[object, ...], _Said], check: Check | ClusterCheck, answer: Answer, node_name: str) -> None:
+def _note(
+    said: dict[tuple[object, ...], _Said], check: NodePreflight | ClusterPreflight, answer: Answer, node_name: str
+) -> None:
     """Keep an answer; one that several nodes give is kept once."""
     if answer is None:
         return
@@ -151,7 +153,7 @@ def _strangers(snapshot: Snapshot) -> Iterator[Unknown]:
         for one in snapshot.nodes.values()
         if one.name not in known
         and one.text("status.nodeInfo.operatingSystem") in _LINUX
-        and not any(key.startswith(_DISCOVERED) for key in one.labels)
+        and not any(key.startswith(NFD_PREFIX) for key in one.labels)
         and _unseen(snapshot, one.name)
     )
     if names:

@@ -14,10 +14,11 @@ from typing import Final
 
 from kgpu.base.errors import UserError
 from kgpu.doctor.host_facts import DiskSpace
+from kgpu.formats.names import KUBELET_ROOT
 from kgpu.host.engines.paths import MountedPaths
 
 LISTS: Final = "/var/lib/apt/lists/*_Packages"
-DISKS: Final = ("/var/lib/kubelet", "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker")
+DISKS: Final = (KUBELET_ROOT, "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker")
 MAX_LISTS: Final = 64
 MAX_LIST: Final = 256 * 1024 * 1024
 """Bytes of one list; Ubuntu's longest has about 80 MiB."""
