@@ -14,7 +14,7 @@ from kgpu.formats.xid.action import Action
 from kgpu.operations.config import RemediationPolicy, Strongest
 from kgpu.operations.ladder import DAY, name_of, rung
 from kgpu.operations.model import Operation, TargetNode, stamp_of
-from kgpu.operations.remediation import SETTLE, RemediationPlan, WantedOperation, remediate
+from kgpu.operations.remediation import KEPT, SETTLE, RemediationMemory, RemediationPlan, WantedOperation, remediate
 
 NOW = 1_700_000_000.0
 LOST = ReportedGpu(uuid="GPU-3", index=3, action=Action.REBOOT, what="Xid 79")
@@ -157,7 +157,9 @@ def test_one_that_has_failed_is_a_persons_turn() -> None:
 )
 def test_a_suggestion_that_nothing_calls_for_any_more_is_withdrawn(now: TargetNode) -> None:
     suggested = made(replacement(Strongest.SUGGEST))
-    assert plan(suggested, of=now, policy=Strongest.SUGGEST).withdraw == (suggested,)
+    memory = RemediationMemory(well_since={"n1": NOW - KEPT})
+    suggests = RemediationPolicy(strongest=Strongest.SUGGEST)
+    assert remediate({"n1": now}, [suggested], suggests, NOW, memory).withdraw == (suggested,)
 
 
 def test_nodes_that_wait_for_machines_do_not_open_the_breaker() -> None:
