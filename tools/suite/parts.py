@@ -63,7 +63,7 @@ PARTS: Final = (
     _real("stories", 1400, "tests/lab/real/test_conform.py"),
     _real("real cluster", 1050, "tests/lab/real"),
     _real("Kubernetes' own tests", 250, "tests/lab/real/test_conformance.py"),
-    _real("repairs", 400, "tests/lab/real/test_xid_stories.py"),
+    _real("repairs", 450, "tests/lab/real/test_xid_stories.py"),
     _real("operator's breakages", 800, "tests/operator/real/test_breakages.py"),
     _real(
         "operator's toolkit",
