@@ -211,7 +211,7 @@ def _describe(snapshot: Snapshot) -> None:
             "kernelVersion": facts.kernel, "osImage": system.get("PRETTY_NAME", ""), "operatingSystem": "linux",
             "architecture": facts.architecture,
         }  # fmt: skip
-        metadata = {"name": facts.node, "labels": {key: value for key, value in labels.items() if value}}
+        metadata = dict(name=facts.node, labels={key: value for key, value in labels.items() if value})  # noqa: C408
         snapshot.add({"kind": "Node", "metadata": metadata, "status": {"nodeInfo": info}})
 
 
