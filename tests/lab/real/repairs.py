@@ -191,6 +191,17 @@ class Fleet:
             pytest.fail(f"{operation['metadata']['name']} has not succeeded: {found['status']}")
         return found
 
+    def say(self, operation: Object, word: str) -> None:
+        """Set a person's word of an operation, such as ``approved``."""
+        change = json.dumps({"spec": {word: True}})
+        self.site.lab.kubectl("patch", "nodeoperation", operation["metadata"]["name"], "--type=merge", "-p", change)
+
+    def apply_with_status(self, operation: Object, status: Object) -> None:
+        """Make an operation that has this status."""
+        self.apply(operation)
+        name, change = operation["metadata"]["name"], json.dumps({"status": status})
+        self.site.lab.kubectl("patch", "nodeoperation", name, "--subresource=status", "--type=merge", "-p", change)
+
     def forget_operations(self) -> None:
         """Without records of what was done before, nothing of it counts."""
         self.site.lab.kubectl("delete", "nodeoperations", "--all")

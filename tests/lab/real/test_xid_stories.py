@@ -7,11 +7,11 @@ it is refused (``RebootRefused``), rightly. All stories have one cluster and one
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,9 +32,9 @@ from kgpu.lab.real.model import NODE_NAME, LabSpec
 from tests import on_real
 from tests.lab.real import repairs
 from tests.lab.real.repair_alerts import alerting
-from tests.lab.real.repairs import DEADLINE_S, Fleet, NodeHistory, boot, is_cordoned, is_validated
+from tests.lab.real.repairs import DEADLINE_S, Fleet, NodeHistory, boot, is_cordoned, is_validated, phase
 from tests.operator.real import watching
-from tests.operator.real.conftest import Object, Site
+from tests.operator.real.conftest import NAMESPACE, Object, Site
 
 SIMULATED = 3
 ATTEMPTS = 2
@@ -239,8 +239,8 @@ def assert_nothing_is_called_for(fleet: Fleet) -> None:
     assert [one["metadata"]["name"] for one in fleet.operations()] == ["asked-for-later"]
 
 
-def test_the_documents_procedure_from_the_alert_to_a_persons_turn(well: Fleet, tmp_path: Path) -> None:
-    """Alert at once; drain; reboot; verify with CUDA; count: a node that loses GPUs again and again is for a person.
+def test_the_documents_procedure_from_the_alert_to_the_returned_node(well: Fleet, tmp_path: Path) -> None:
+    """Alert at once; drain; reboot; verify with CUDA; return it. The next test is of a node that fails again and again.
 
     The workload's owner holds the drain up until the alert has come, so that no machine is too fast to show it.
     """
@@ -267,7 +267,6 @@ def test_the_documents_procedure_from_the_alert_to_a_persons_turn(well: Fleet, t
         assert_rebooted(history, former)
         fleet.until(lambda: not alerts(), "the alert to resolve")
         fleet.until(lambda: fleet.running("trainer"), "the workload to be back")
-        is_a_persons_turn(fleet, comes_back(fleet, operation, node), node)
 
 
 def hold_up(fleet: Fleet) -> None:
@@ -288,40 +287,63 @@ def assert_doctor_leaves_it_to(fleet: Fleet, operation: Object, node: str) -> No
     assert not [words for words in by_hand if words in said], said
 
 
-def comes_back(fleet: Fleet, operation: Object, node: str) -> Object:
-    """The GPU is lost again after each reboot, until the attempts of a day are used up; the last operation."""
-    for _ in range(1, ATTEMPTS):
-        let_it_settle(fleet, operation)
+def test_a_node_whose_gpu_is_lost_after_every_reboot_is_kept_for_another_machine(well: Fleet) -> None:
+    """The documents' last step. Its reboots of today are on record; what follows them is suggested, and somebody lets
+    it begin. Then the machine is repaired, which another boot with GPUs that work shows.
+    """
+    fleet, node = well, well.simulated[2]
+    with stopped_operator(fleet):
+        for number in range(ATTEMPTS):
+            fleet.apply_with_status(*past_reboot(fleet, node, number))
+    with fleet.deployed("trainer", node, 1):
+        begun = fleet.xid(node, 79, 1)
+        operation = fleet.made(node, "Replace")
+        fleet.waits(operation, "WaitsForApproval")
+        assert not is_cordoned(fleet.node(node))
+        fleet.say(operation, "approved")
+        fleet.until(lambda: phase(fleet.record(operation)) == "Acting", "the node to be kept")
+        told(begun, "Xid 79 to the node that is empty and kept, with its approval")
+        kept = fleet.node(node)
+        assert is_cordoned(kept)
+        assert kept["metadata"]["labels"].get(names.NEEDS_REPLACEMENT_LABEL) == "true"
+        assert not fleet.running("trainer")
+        evidence = fleet.record(operation)["status"]["evidence"]
+        assert fleet.site.lab.ask(f"/api/v1/namespaces/{evidence['namespace']}/configmaps/{evidence['name']}")
+        assert "NOP-09" in (said := doctor(fleet)), said
+        manage.reboot(fleet.site.lab.paths.root, [node])
+        assert fleet.succeeds(operation)["status"]["reason"] == "Repaired"
         fleet.settled()
-        fleet.xid(node, 79, 1)
-        operation = fleet.made(node, "Reboot")
-        fleet.succeeds(operation)
-    return operation
+        assert names.NEEDS_REPLACEMENT_LABEL not in fleet.node(node)["metadata"]["labels"]
+        fleet.until(lambda: fleet.running("trainer"), "the workload to be back")
 
 
-def is_a_persons_turn(fleet: Fleet, last: Object, node: str) -> None:
-    """Lost once more after that: kgpu says so, and does no more."""
-    let_it_settle(fleet, last)
-    fleet.settled()
-    begun = fleet.xid(node, 79, 1)
-    (event,) = fleet.until(lambda: given_up(fleet, node), "kgpu to say that it is a person's turn")
-    told(begun, "the last Xid 79 to the Event that says whose turn it is")
-    assert f"rebooted {ATTEMPTS} times within a day" in event["message"]
-    assert len(fleet.operations()) == ATTEMPTS
-    assert not is_cordoned(fleet.node(node))
+@contextmanager
+def stopped_operator(fleet: Fleet) -> Iterator[None]:
+    """No operator while this lasts."""
+    kubectl, pods = fleet.site.lab.kubectl, f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=app%3Dgpu-operator"
+    kubectl("-n", NAMESPACE, "scale", "deployment", "gpu-operator", "--replicas=0")
+    try:
+        fleet.until(lambda: not (fleet.site.lab.ask(pods) or {"items": [1]})["items"], "the operator to end")
+        yield
+    finally:
+        kubectl("-n", NAMESPACE, "scale", "deployment", "gpu-operator", "--replicas=1")
 
 
-def let_it_settle(fleet: Fleet, operation: Object) -> None:
-    """As if that operation had ended some minutes earlier."""
-    ended = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - SETTLED_S))
-    change = json.dumps({"status": {"completedAt": ended}})
-    name = operation["metadata"]["name"]
-    fleet.site.lab.kubectl(
-        "patch", "nodeoperation", name, "--subresource=status", "--type=merge", "-p", change
-    )  # fmt: skip
-
-
-def given_up(fleet: Fleet, node: str) -> list[Object]:
-    """The Events that say of a node that kgpu does no more."""
-    events = fleet.site.lab.ask("/api/v1/namespaces/default/events")["items"]
-    return [one for one in events if one["reason"] == "RepairGivenUp" and one["involvedObject"]["name"] == node]
+def past_reboot(fleet: Fleet, node: str, number: int) -> tuple[Object, Object]:
+    """A reboot that verdicts have called for some time ago, and its status: it has succeeded."""
+    uid = fleet.node(node)["metadata"]["uid"]
+    spec = {
+        "nodeName": node, "nodeUID": uid, "type": "Reboot", "requestedBy": names.REMEDIATION_REQUESTER,
+        "reason": "GPU 1: Xid 79",
+    }  # fmt: skip
+    metadata = {"name": f"reboot-{node}-{number}"}
+    begun, ended = (
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - SETTLED_S * (number + 1) - before))
+        for before in (60, 0)
+    )
+    status = {
+        "phase": "Complete", "result": "Succeeded", "reason": "Rebooted", "message": "the node has rebooted",
+        "nodeUID": uid, "startedAt": begun, "phaseSince": ended, "completedAt": ended,
+        "act": {"id": f"{uid}-{number}", "bootID": f"boot-{number}"},
+    }  # fmt: skip
+    return {"apiVersion": "kgpu.dev/v1alpha1", "kind": "NodeOperation", "metadata": metadata, "spec": spec}, status
