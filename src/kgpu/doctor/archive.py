@@ -23,7 +23,7 @@ from kgpu.base.errors import HostError
 from kgpu.doctor import config_maps, host_facts
 from kgpu.doctor.kinds import Log
 from kgpu.doctor.model import Missing
-from kgpu.doctor.packing import LEVEL, Member, fitting, tarred
+from kgpu.doctor.packing import LEVEL, ArchiveFile, fitting, tarred
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources.files import META
 from kgpu.formats import names
@@ -69,7 +69,7 @@ def pack(snapshot: Snapshot, most: int = 0) -> tuple[bytes, tuple[str, ...]]:
     if not most:
         return tarred(members, taken=snapshot.taken, top=TOP), ()
 
-    def build(kept: Sequence[Member], left_out: Sequence[str]) -> bytes:
+    def build(kept: Sequence[ArchiveFile], left_out: Sequence[str]) -> bytes:
         gaps = [Missing(name, f"the archive was to have at most {most} bytes", "kgpu collect") for name in left_out]
         rest = [member for member in kept if member.name != META]
         return tarred([_meta_file(snapshot, gaps), *rest], taken=snapshot.taken, top=TOP)
@@ -98,11 +98,11 @@ def _saved(path: str, content: Callable[[IO[bytes]], None]) -> int:
         ) from error
 
 
-def _meta_file(snapshot: Snapshot, more_missing: Iterable[Missing] = ()) -> Member:
-    return Member(META, msgspec.json.format(msgspec.json.encode(_meta(snapshot, more_missing)), indent=1))
+def _meta_file(snapshot: Snapshot, more_missing: Iterable[Missing] = ()) -> ArchiveFile:
+    return ArchiveFile(META, msgspec.json.format(msgspec.json.encode(_meta(snapshot, more_missing)), indent=1))
 
 
-def _members(snapshot: Snapshot) -> Iterable[Member]:
+def _members(snapshot: Snapshot) -> Iterable[ArchiveFile]:
     yield _meta_file(snapshot)
     kinds: dict[str, Iterable[Any]] = {
         "Node": snapshot.nodes.values(),
@@ -115,16 +115,16 @@ def _members(snapshot: Snapshot) -> Iterable[Member]:
         if items:
             document = {"apiVersion": "v1", "kind": "List", "items": items}
             name = f"objects/{_SAFE.sub('_', kind)}.json"
-            yield Member(name, msgspec.json.encode(document), _RANKS.get(kind, _OTHER_KIND))
+            yield ArchiveFile(name, msgspec.json.encode(document), _RANKS.get(kind, _OTHER_KIND))
     for logs in snapshot.logs.values():
         for log in logs:
             parts = [_SAFE.sub("_", part or "container") for part in (log.namespace, log.pod, log.container)]
             name = f"logs/{'/'.join(parts)}{'.previous' if log.previous else ''}.log"
             rank = _AGENTS if _is_of_agent(log) else _OTHER_LOG
-            yield Member(name, ("\n".join(log.lines) + "\n").encode(), rank, shortens=True)
+            yield ArchiveFile(name, ("\n".join(log.lines) + "\n").encode(), rank, shortens=True)
     for host in snapshot.hosts.values():
         name = f"hosts/{_SAFE.sub('_', host.node) or 'host'}.json"
-        yield Member(name, msgspec.json.encode(host_facts.encode(host)), _HOST)
+        yield ArchiveFile(name, msgspec.json.encode(host_facts.encode(host)), _HOST)
 
 
 def _is_of_agent(log: Log) -> bool:

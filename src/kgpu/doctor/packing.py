@@ -25,7 +25,7 @@ _LEAST_LINES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ArchiveFile:
     """A file of the archive. Rank 0 is always in it, the highest rank is left out first. ``shortens``: its last lines
     are worth having without the first.
     """
@@ -41,7 +41,7 @@ class Member:
         return len(zlib.compress(self.data, LEVEL)) + _HEADER
 
 
-def tarred(members: Sequence[Member], *, taken: float, top: str) -> bytes:
+def tarred(members: Sequence[ArchiveFile], *, taken: float, top: str) -> bytes:
     """The archive, a gzipped tar file. ``taken`` is its files' time, in seconds since 1970."""
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w:gz", compresslevel=LEVEL) as archive:
@@ -53,7 +53,7 @@ def tarred(members: Sequence[Member], *, taken: float, top: str) -> bytes:
 
 
 def fitting(
-    members: Sequence[Member], most: int, build: Callable[[Sequence[Member], Sequence[str]], bytes]
+    members: Sequence[ArchiveFile], most: int, build: Callable[[Sequence[ArchiveFile], Sequence[str]], bytes]
 ) -> tuple[bytes, tuple[str, ...]]:
     """The archive of at most ``most`` bytes, and what was left out, in words. ``build`` makes one from members and what
     is not among them. Raises ConfigError if not even what always is in it fits.
@@ -72,10 +72,10 @@ def fitting(
         room -= max(len(data) - most, most // 50)
 
 
-def _chosen(members: Sequence[Member], room: int) -> tuple[list[Member], tuple[str, ...]]:
+def _chosen(members: Sequence[ArchiveFile], room: int) -> tuple[list[ArchiveFile], tuple[str, ...]]:
     """What fits into ``room`` bytes; among members of one rank, small ones come first."""
     costs = {member.name: member.cost for member in members}
-    kept: dict[str, Member] = {}
+    kept: dict[str, ArchiveFile] = {}
     left_out = []
     for member in sorted(members, key=lambda member: (member.rank, costs[member.name], member.name)):
         fits = not member.rank or costs[member.name] <= room
@@ -89,12 +89,12 @@ def _chosen(members: Sequence[Member], room: int) -> tuple[list[Member], tuple[s
     return [kept[member.name] for member in members if member.name in kept], tuple(left_out)
 
 
-def _last_lines(member: Member, room: int) -> Member | None:
+def _last_lines(member: ArchiveFile, room: int) -> ArchiveFile | None:
     """The most of its last lines that fit, by halves; None if that is hardly anything, or it can't be shortened."""
     lines = member.data.splitlines(keepends=True) if member.shortens else []
     while len(lines) >= 2 * _LEAST_LINES:
         lines = lines[len(lines) // 2 :]
-        shorter = Member(member.name, b"".join(lines), member.rank)
+        shorter = ArchiveFile(member.name, b"".join(lines), member.rank)
         if shorter.cost <= room:
             return shorter
     return None

@@ -13,7 +13,7 @@ from kgpu.kube.leader_election import LostLeadError
 from kgpu.kube.port import KubeApi
 from kgpu.operations import bundles
 from kgpu.operations.collecting import EvidenceCollector
-from kgpu.operations.model import Evidence, Operation
+from kgpu.operations.model import NodeEvidence, Operation
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class EvidenceWork:
         self._collector = collector
         self._namespace = namespace
         self._news = news
-        self._tasks: dict[str, asyncio.Task[Evidence]] = {}
+        self._tasks: dict[str, asyncio.Task[NodeEvidence]] = {}
         self._one = asyncio.Lock()
         """One process at a time: each needs memory."""
 
@@ -38,12 +38,12 @@ class EvidenceWork:
         if operation.uid not in self._tasks:
             self._tasks[operation.uid] = asyncio.create_task(self._collect(operation))
 
-    def of(self, uid: str) -> Evidence | None:
+    def of(self, uid: str) -> NodeEvidence | None:
         """What came of it; None if it was not begun in this term. Raises LostLeadError."""
         task = self._tasks.get(uid)
         if task is None:
             return None
-        return task.result() if task.done() else Evidence()
+        return task.result() if task.done() else NodeEvidence()
 
     async def forget(self, uids: Collection[str]) -> None:
         """End and forget the work for all operations but these."""
@@ -54,21 +54,21 @@ class EvidenceWork:
         """End what still runs."""
         await self.forget(())
 
-    async def _collect(self, operation: Operation) -> Evidence:
+    async def _collect(self, operation: Operation) -> NodeEvidence:
         try:
             known = await bundles.kept(self._api, operation, self._namespace)  # of a leader that was killed
             if known is not None:
-                return Evidence(kept=known)
+                return NodeEvidence(kept=known)
             async with self._one:
                 data = await self._collector.collect(operation.node)
-            return Evidence(kept=await bundles.keep(self._api, operation, data, self._namespace))
+            return NodeEvidence(kept=await bundles.keep(self._api, operation, data, self._namespace))
         except LostLeadError:
             raise
         except UserError as error:
             log.warning("%s: no evidence of %s is kept: %s", operation.name, operation.node, error.one_line())
-            return Evidence(problem=error.one_line())
+            return NodeEvidence(problem=error.one_line())
         except Exception as error:
             log.exception("%s: a defect of kgpu; it goes on without evidence", operation.name)
-            return Evidence(problem=describe(error))
+            return NodeEvidence(problem=describe(error))
         finally:
             self._news.set()

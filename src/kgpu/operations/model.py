@@ -488,7 +488,7 @@ class CollectEvidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class NodeEvidence:
     """What came of collecting: where it is kept, or ``problem``, why there is none. Neither while it is going on."""
 
     kept: OperationEvidence | None = None

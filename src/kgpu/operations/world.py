@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.operations.drain import Evicted
-from kgpu.operations.model import ActPod, Evidence, NodePod, TargetNode
+from kgpu.operations.model import ActPod, NodeEvidence, NodePod, TargetNode
 
 UNAPPROVED: Final = "WaitsForApproval"
 """The reason of an operation that waits for a person."""
@@ -43,5 +43,5 @@ class World:
     act: ActPod | None = None
     acts_known: bool = True
     tell_progress: bool = True
-    evidence: Evidence | None = None
+    evidence: NodeEvidence | None = None
     allow_force: bool = False
