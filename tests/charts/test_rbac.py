@@ -153,7 +153,7 @@ def verbs_on_operations(made: Made, role: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("policy", "approves"), [("Off", False), ("Suggest", False), ("Reset", True), ("Reboot", True)]
+    ("policy", "approves"), [("Off", False), ("Suggest", False), ("Reset", True), ("Reboot", True), ("Replace", True)]
 )
 def test_the_operator_lets_operations_begin_only_where_repairs_may(chart: Chart, policy: str, approves: bool) -> None:
     verbs = verbs_on_operations(chart(f"operations.remediation.policy={policy}"), "kgpu:operator")

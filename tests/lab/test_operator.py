@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -314,7 +315,6 @@ def test_a_gpu_is_reset_while_pods_with_others_go_on(fleet: EmbeddedLab) -> None
 def test_a_lost_gpu_is_repaired_by_itself_where_that_is_wanted(fleet: EmbeddedLab) -> None:
     """First it is suggested, as nobody has said anything; then the admin lets it happen."""
     settled(fleet)
-    place = ("--namespace", GPU_OPERATOR_NAMESPACE)
     operate.inject(fleet.nodes / "l4-1" / "hw", "xid", gpu=0, xid=79)
 
     def suggested() -> list[Object]:
@@ -326,14 +326,7 @@ def test_a_lost_gpu_is_repaired_by_itself_where_that_is_wanted(fleet: EmbeddedLa
     assert "GPU 0" in operation["spec"]["reason"]
     assert "unschedulable" not in get(fleet, "node", "l4-1")["spec"]
     run_kubectl(fleet, "delete", "nodeoperations", "--all")
-    # With the chart's value the operator gets the right to begin repairs too.
-    approve = ("--verb=approve", "--resource=nodeoperations.kgpu.dev")
-    account = f"--serviceaccount={GPU_OPERATOR_NAMESPACE}:gpu-operator"
-    run_kubectl(fleet, "create", "clusterrole", "approves", *approve)
-    run_kubectl(fleet, "create", "clusterrolebinding", "approves", "--clusterrole=approves", account)
-    wanted = f"KGPU_OPERATIONS_CONFIG={json.dumps({'remediation': {'policy': 'Reboot'}})}"
-    try:
-        run_kubectl(fleet, "set", "env", "deployment/gpu-operator", wanted, *place)
+    with repairs(fleet, policy="Reboot"):
         until(
             fleet,
             lambda: [obj["status"].get("phase") for obj in suggested()] == ["Complete"],
@@ -341,6 +334,20 @@ def test_a_lost_gpu_is_repaired_by_itself_where_that_is_wanted(fleet: EmbeddedLa
         )
         settled(fleet)
         assert [obj["status"]["result"] for obj in suggested()] == ["Succeeded"]
+
+
+@contextmanager
+def repairs(fleet: EmbeddedLab, **remediation: Any) -> Iterator[None]:
+    """Repairs begin by themselves while this lasts; with the chart's value the operator gets the right to that, too."""
+    place = ("--namespace", GPU_OPERATOR_NAMESPACE)
+    approve = ("--verb=approve", "--resource=nodeoperations.kgpu.dev")
+    account = f"--serviceaccount={GPU_OPERATOR_NAMESPACE}:gpu-operator"
+    run_kubectl(fleet, "create", "clusterrole", "approves", *approve)
+    run_kubectl(fleet, "create", "clusterrolebinding", "approves", "--clusterrole=approves", account)
+    wanted = f"KGPU_OPERATIONS_CONFIG={json.dumps({'remediation': remediation})}"
+    try:
+        run_kubectl(fleet, "set", "env", "deployment/gpu-operator", wanted, *place)
+        yield
     finally:
         run_kubectl(fleet, "set", "env", "deployment/gpu-operator", "KGPU_OPERATIONS_CONFIG-", *place)
         run_kubectl(fleet, "delete", "clusterrolebinding,clusterrole", "approves")
@@ -348,7 +355,7 @@ def test_a_lost_gpu_is_repaired_by_itself_where_that_is_wanted(fleet: EmbeddedLa
 
 
 def test_a_machine_that_reboots_do_not_help_is_held_with_its_evidence(fleet: EmbeddedLab, tmp_path: Path) -> None:
-    """An Xid 79 that comes back after a reboot, where the admin lets kgpu go as far as replacement: the node is emptied,
+    """An Xid 79 that has come back after a reboot, where the admin lets kgpu go as far as replacement: the node is emptied,
     labelled and held; the doctor reads what was kept of it; a person gives it back, and nothing stays.
     """
     settled(fleet)
@@ -363,19 +370,12 @@ def test_a_machine_that_reboots_do_not_help_is_held_with_its_evidence(fleet: Emb
             [sys.executable, "-m", "kgpu", *words], capture_output=True, text=True, check=False, timeout=120
         )  # fmt: skip
 
-    config = json.dumps({"remediation": {"policy": "Replace", "attempts": 1}})
-    try:
-        run_kubectl(fleet, "set", "env", "deployment/gpu-operator", f"KGPU_OPERATIONS_CONFIG={config}", *place)
+    run_kubectl(fleet, "scale", "deployment/gpu-operator", "--replicas=0", *place)
+    until(fleet, lambda: not get(fleet, "pods", "-l", "app=gpu-operator", *place)["items"], "the operator to end")
+    _rebooted_an_hour_ago(fleet, node)
+    run_kubectl(fleet, "scale", "deployment/gpu-operator", "--replicas=1", *place)
+    with repairs(fleet, policy="Replace", attempts=1):
         operate.inject(fleet.nodes / node / "hw", "xid", gpu=0, xid=79)
-        until(fleet, lambda: bool(made("Reboot", "Complete")), "the node to be rebooted by itself")
-        settled(fleet)
-        operate.inject(fleet.nodes / node / "hw", "xid", gpu=0, xid=79)
-        (reboot,) = made("Reboot", "Complete")
-        long_ago = json.dumps({"status": {"completedAt": _an_hour_ago()}})  # what kgpu waits for after a repair is over
-        run_kubectl(
-            fleet, "patch", "nodeoperation", reboot["metadata"]["name"], "--subresource=status", "--type=merge",
-            "-p", long_ago,
-        )  # fmt: skip
         until(fleet, lambda: bool(made("Replace", "Acting")), "the node to be held for replacement")
         (held,) = made("Replace", "Acting")
         labels = get(fleet, "node", node)["metadata"]["labels"]
@@ -406,13 +406,24 @@ def test_a_machine_that_reboots_do_not_help_is_held_with_its_evidence(fleet: Emb
         # Without the records it is the first time that the GPU is lost.
         until(fleet, lambda: bool(made("Reboot", "Complete")), "the node to be rebooted by itself")
         settled(fleet)
-    finally:
-        run_kubectl(fleet, "set", "env", "deployment/gpu-operator", "KGPU_OPERATIONS_CONFIG-", *place)
-        run_kubectl(fleet, "delete", "nodeoperations", "--all")
 
 
-def _an_hour_ago() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 3600))
+def _rebooted_an_hour_ago(fleet: EmbeddedLab, node: str) -> None:
+    """Put a reboot on record that a verdict called for. kgpu takes none for new that is over."""
+    uid = get(fleet, "node", node)["metadata"]["uid"]
+    ended = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 3600))
+    spec = {"nodeName": node, "nodeUID": uid, "type": "Reboot", "requestedBy": names.REMEDIATION_REQUESTER}
+    metadata = {"name": "reboot-of-an-hour-ago"}
+    status = {
+        "phase": "Complete", "result": "Succeeded", "reason": "Rebooted", "message": "the node has rebooted",
+        "nodeUID": uid, "startedAt": ended, "phaseSince": ended, "completedAt": ended,
+        "act": {"id": f"{uid}-1", "bootID": "a-former-boot"},
+    }  # fmt: skip
+    made = {"apiVersion": "kgpu.dev/v1alpha1", "kind": "NodeOperation", "metadata": metadata, "spec": spec}
+    run_kubectl(fleet, "create", "-f", "-", stdin=json.dumps(made))
+    change = json.dumps({"status": status})
+    words = ("--subresource=status", "--type=merge", "-p", change)
+    run_kubectl(fleet, "patch", "nodeoperation", metadata["name"], *words)
 
 
 def test_what_an_agent_may_is_what_the_chart_grants(fleet: EmbeddedLab) -> None:
