@@ -378,8 +378,12 @@ def test_a_machine_that_reboots_do_not_help_is_held_with_its_evidence(fleet: Emb
         operate.inject(fleet.nodes / node / "hw", "xid", gpu=0, xid=79)
         until(fleet, lambda: bool(made("Replace", "Acting")), "the node to be held for replacement")
         (held,) = made("Replace", "Acting")
-        labels = get(fleet, "node", node)["metadata"]["labels"]
-        assert labels[names.NEEDS_REPLACEMENT_LABEL] == "true"
+
+        def is_marked() -> bool:
+            labels = get(fleet, "node", node)["metadata"]["labels"]
+            return bool(labels.get(names.NEEDS_REPLACEMENT_LABEL) == "true")
+
+        until(fleet, is_marked, "the node's label")  # written after the record
         assert get(fleet, "node", node)["spec"]["unschedulable"] is True
         bundle, name = tmp_path / "bundle.tar.gz", held["metadata"]["name"]
         config_map = held["status"]["evidence"]["name"]

@@ -202,6 +202,12 @@ class Fleet:
         name, change = operation["metadata"]["name"], json.dumps({"status": status})
         self.site.lab.kubectl("patch", "nodeoperation", name, "--subresource=status", "--type=merge", "-p", change)
 
+    def end_operations(self) -> None:
+        """Have what is not over end, so that a story that has failed leaves no node held to the next one."""
+        for operation in self.operations():
+            if phase(operation) not in {"Complete", "Failed"}:
+                self.say(operation, "cancel")
+
     def forget_operations(self) -> None:
         """Without records of what was done before, nothing of it counts."""
         self.site.lab.kubectl("delete", "nodeoperations", "--all")

@@ -98,6 +98,7 @@ def well(fleet: Fleet) -> Iterator[Fleet]:
     fleet.forget_operations()
     fleet.settled()
     yield fleet
+    fleet.end_operations()
     for node in fleet.nodes:
         operate.clear(fleet.hardware(node))
     fleet.settled()  # before records are forgotten, or what was given up would begin anew
@@ -303,9 +304,8 @@ def test_a_node_whose_gpu_is_lost_after_every_reboot_is_kept_for_another_machine
         fleet.say(operation, "approved")
         fleet.until(lambda: phase(fleet.record(operation)) == "Acting", "the node to be kept")
         told(begun, "Xid 79 to the node that is empty and kept, with its approval")
-        kept = fleet.node(node)
-        assert is_cordoned(kept)
-        assert kept["metadata"]["labels"].get(names.NEEDS_REPLACEMENT_LABEL) == "true"
+        fleet.until(lambda: is_marked(fleet.node(node)), "the node's label")  # written after the record
+        assert is_cordoned(fleet.node(node))
         assert not fleet.running("trainer")
         evidence = fleet.record(operation)["status"]["evidence"]
         assert fleet.site.lab.ask(f"/api/v1/namespaces/{evidence['namespace']}/configmaps/{evidence['name']}")
@@ -313,8 +313,13 @@ def test_a_node_whose_gpu_is_lost_after_every_reboot_is_kept_for_another_machine
         manage.reboot(fleet.site.lab.paths.root, [node])
         assert fleet.succeeds(operation)["status"]["reason"] == "Repaired"
         fleet.settled()
-        assert names.NEEDS_REPLACEMENT_LABEL not in fleet.node(node)["metadata"]["labels"]
+        assert not is_marked(fleet.node(node))
         fleet.until(lambda: fleet.running("trainer"), "the workload to be back")
+
+
+def is_marked(node: Object) -> bool:
+    """Whether programs that replace machines are told of this one."""
+    return bool(node["metadata"]["labels"].get(names.NEEDS_REPLACEMENT_LABEL) == "true")
 
 
 @contextmanager
