@@ -133,7 +133,7 @@ class KnownOperation:
         return (
             *(fetched if self.status.evidence is not None else ()),
             Remedy("kubectl delete node {}", self.node).why("once its machine is replaced; this ends the operation"),
-            Remedy("or repair the machine and boot it: kgpu gives the node back once all its GPUs work"),
+            Remedy("or repair the machine and boot it; the node is given back once all its GPUs work"),
             remedies.resume_operation(self.name).why("or give it back as it is"),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.base.remedy import Remedy
+from kgpu.doctor import remedies
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Subject
 from kgpu.doctor.preflight import operators
 from kgpu.doctor.preflight.model import Answer, ClusterPreflight, PreflightScene
@@ -91,7 +92,7 @@ def _operators(scene: PreflightScene) -> Answer:
         evidence=(deployment.cite("status.readyReplicas"),),
         remedy=(
             Remedy("to take over without touching workloads, stop it once kgpu is installed:"),
-            Remedy("kubectl -n {} scale deployment {} --replicas=0", deployment.namespace, deployment.name),
+            remedies.scale(deployment.namespace, "deployment", deployment.name, 0),
         ),
         confidence=CERTAIN,
         level=Level.NOTE,
