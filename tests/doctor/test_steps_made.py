@@ -21,6 +21,8 @@ TABLES = {
     "step",
     # What kgpu's own catalogue says is to be done about an Xid.
     "unwell.remedy", "error.xid.advice", "xid.advice",
+    # Rows of the support matrix.
+    "KUBERNETES.remedy", "row.remedy",
 }  # fmt: skip
 AGAIN = {"model.py", "steps.py"}
 """Where a step that was made is cleaned or taken apart."""

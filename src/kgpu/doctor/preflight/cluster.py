@@ -75,7 +75,7 @@ def _kubernetes(scene: PreflightScene) -> Answer:
         subject=Subject("Cluster"),
         cause=f"Kubernetes {dotted(version)} is tested by nobody: {KUBERNETES.words}",
         evidence=(Evidence(object="API server", field="version", value=dotted(version)),),
-        remedy=(Remedy("{}", KUBERNETES.remedy),),
+        remedy=(Remedy(KUBERNETES.remedy),),
         confidence=CERTAIN,
         level=Level.NOTE,
     )

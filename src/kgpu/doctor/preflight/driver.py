@@ -59,7 +59,7 @@ def _unusable(scene: NodeScene, problem: Advice) -> Answer:
         subject=Subject("Node", scene.name),
         cause=f"no driver container can be made: {problem.statement}",
         evidence=(Evidence(object=scene.driver.owner, field="driver", value=problem.what),),
-        remedy=(Remedy("{}", problem.remedy),) if problem.remedy else (),
+        remedy=(Remedy("correct what the driver is set to: {}", problem.remedy),) if problem.remedy else (),
         confidence=CERTAIN,
     )
 

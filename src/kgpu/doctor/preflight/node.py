@@ -54,7 +54,7 @@ def _version(
         subject=Subject("Node", scene.name),
         cause=cause,
         evidence=(scene.node.cite(field),),
-        remedy=(Remedy("{}", row.remedy),),
+        remedy=(Remedy(row.remedy),),
         confidence=CERTAIN,
         level=Level.NOTE if note else Level.PROBLEM,
     )
