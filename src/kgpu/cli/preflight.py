@@ -155,11 +155,11 @@ class _Wanted:
         return intent_of(snapshot, namespace=self._namespace, values=self._values, version=self._version)
 
     async def _images(self, snapshot: Snapshot, intent: Intent) -> dict[str, RegistryAnswer]:
-        from kgpu.doctor import matching
         from kgpu.doctor.preflight import registry
+        from kgpu.doctor.preflight.plan import looked_at
 
-        nodes = self._nodes or [node.name for node in matching.gpu_nodes(snapshot, matching.NVIDIA)]
-        choices = (intent.drivers[name] for name in nodes if name in intent.drivers)
+        names = (node.name for node in looked_at(snapshot, self._nodes))
+        choices = (intent.drivers[name] for name in names if name in intent.drivers)
         asked = {choice.image for choice in choices if choice.enabled and choice.image}
         if not self._registry or not asked:
             return {}

@@ -19,7 +19,13 @@ from kgpu.doctor.model import Evidence
 from kgpu.doctor.objects import Obj, seconds
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
-from kgpu.formats.crd.nodeoperation import NodeOperationSpec, NodeOperationStatus, OperationPhase, OperationType
+from kgpu.formats.crd.nodeoperation import (
+    ENDED_BY_PEOPLE,
+    NodeOperationSpec,
+    NodeOperationStatus,
+    OperationPhase,
+    OperationType,
+)
 
 KIND: Final = "NodeOperation"
 CRD: Final = f"nodeoperations.{names.KGPU_DOMAIN}"
@@ -78,7 +84,7 @@ class KnownOperation:
     @property
     def waits_for_person(self) -> bool:
         """Whether it holds the empty node until a person has done the work."""
-        return self.in_maintenance or self.waits_for_machine
+        return self.phase is OperationPhase.ACTING and OperationType(self.spec.type) in ENDED_BY_PEOPLE
 
     @property
     def place(self) -> str:
@@ -176,6 +182,10 @@ def holding(snapshot: Snapshot) -> Mapping[str, KnownOperation]:
 
 def at_work(snapshot: Snapshot) -> tuple[KnownOperation, ...]:
     """The operations that are under way: those that hold a cordoned node, and those on some GPUs of one."""
+    return snapshot.once(_at_work)
+
+
+def _at_work(snapshot: Snapshot) -> tuple[KnownOperation, ...]:
     held = holding(snapshot)
     return tuple(
         record

@@ -29,13 +29,17 @@ _SAYS_SO: Final = re.compile(r"\b(?:cordon|uncordon|drain|reset|reboot|restart t
 
 def left_to_operations(finding: Finding, snapshot: Snapshot) -> Finding:
     """The finding without steps that an operation at its node takes; the same one where there are none."""
-    by_node = {record.node: record for record in at_work(snapshot)}
+    by_node = snapshot.once(_by_node)
     taken = {step: record for step in finding.remedy if (record := _taken(step, finding, by_node)) is not None}
     if not taken:
         return finding
     records = {record.name: record for record in taken.values()}
     first = tuple(_instead(record, snapshot) for record in records.values())
     return replace(finding, remedy=(*first, *without(finding.remedy, lambda step: step in taken)))
+
+
+def _by_node(snapshot: Snapshot) -> dict[str, KnownOperation]:
+    return {record.node: record for record in at_work(snapshot)}
 
 
 def _instead(record: KnownOperation, snapshot: Snapshot) -> Remedy:

@@ -68,10 +68,13 @@ class NodeHistory:
 
 @dataclass
 class Fleet:
-    """The cluster with kgpu in it. ``simulated`` names the simulated nodes."""
+    """The cluster with kgpu in it. ``simulated`` names the simulated nodes; ``may_begin`` is whether the budget lets any
+    operation begin.
+    """
 
     site: Site
     simulated: tuple[str, ...]
+    may_begin: bool = False
 
     # --- waiting, and what is shown where that is in vain ---
 

@@ -92,6 +92,13 @@ def install(site: Site, *, parallel: int, verb: str = "install") -> None:
     )
 
 
+def lift_budget(fleet: Fleet) -> None:
+    """Let one operation at a time begin, from now on."""
+    if not fleet.may_begin:
+        install(fleet.site, parallel=1, verb="upgrade")
+        fleet.may_begin = True
+
+
 @pytest.fixture
 def well(fleet: Fleet) -> Iterator[Fleet]:
     """Every GPU is well, and nothing is on record, before and after."""
@@ -119,7 +126,9 @@ def doctor(fleet: Fleet) -> str:
 
 
 def test_xid_48_has_one_gpu_reset_while_pods_with_others_go_on(well: Fleet) -> None:
-    """On the real node, of which every GPU is in use. First nothing may begin; then the admin lifts the budget."""
+    """On the real node, of which every GPU is in use. First nothing may begin; then the admin lifts the budget, which
+    stays so: this story is the first one.
+    """
     fleet, index = well, 3
     with fleet.deployed("filler", NODE_NAME, 8), fleet.followed(NODE_NAME) as history:
         before, booted = fleet.running("filler"), boot(fleet.node(NODE_NAME))
@@ -131,7 +140,7 @@ def test_xid_48_has_one_gpu_reset_while_pods_with_others_go_on(well: Fleet) -> N
         fleet.waits(operation, "WaitsForBudget", "Paused")
         assert fleet.running("filler") == before
         lifted = time.monotonic()
-        install(fleet.site, parallel=1, verb="upgrade")
+        lift_budget(fleet)
         fleet.succeeds(operation)
         told(lifted, "from lifting the budget to the GPU that is reset and given back")
         resets[index] += 1
@@ -146,6 +155,7 @@ def test_xid_48_has_one_gpu_reset_while_pods_with_others_go_on(well: Fleet) -> N
 
 def test_xid_79_has_the_node_emptied_rebooted_validated_and_given_back(well: Fleet) -> None:
     fleet, node = well, well.simulated[0]
+    lift_budget(fleet)
     with fleet.deployed("trainer", node, 1), fleet.followed(node) as history:
         (former,), booted = fleet.running("trainer"), boot(fleet.node(node))
         begun = fleet.xid(node, 79, 1)
@@ -246,6 +256,7 @@ def test_the_documents_procedure_from_the_alert_to_the_returned_node(well: Fleet
     The workload's owner holds the drain up until the alert has come, so that no machine is too fast to show it.
     """
     fleet, node = well, well.simulated[1]
+    lift_budget(fleet)
     with fleet.deployed("trainer", node, 1), alerting(fleet, tmp_path) as prometheus, fleet.followed(node) as history:
 
         def alerts() -> set[str]:
@@ -293,6 +304,7 @@ def test_a_node_whose_gpu_is_lost_after_every_reboot_is_kept_for_another_machine
     it begin. Then the machine is repaired, which another boot with GPUs that work shows.
     """
     fleet, node = well, well.simulated[2]
+    lift_budget(fleet)
     with stopped_operator(fleet):
         for number in range(ATTEMPTS):
             fleet.apply_with_status(*past_reboot(fleet, node, number))

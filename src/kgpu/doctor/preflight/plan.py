@@ -6,7 +6,7 @@ nobody knows whether it has any, that is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -53,9 +53,7 @@ class _Said:
 def predict(scene: PreflightScene, wanted: Iterable[str] = ()) -> PreflightReport:
     """The report. ``wanted`` are nodes to look at, taken for ones with GPUs; none: all that are known to have some."""
     named = tuple(wanted)
-    nodes = [scene.snapshot.nodes[name] for name in named if name in scene.snapshot.nodes] or (
-        [] if named else matching.gpu_nodes(scene.snapshot, matching.NVIDIA)
-    )
+    nodes = looked_at(scene.snapshot, named)
     said: dict[tuple[object, ...], _Said] = {}
     verdicts: dict[str, dict[str, PreflightVerdict]] = {"": {}}
     for row in CLUSTER_CHECKS:
@@ -86,6 +84,13 @@ def predict(scene: PreflightScene, wanted: Iterable[str] = ()) -> PreflightRepor
         verdicts=verdicts,
         images=scene.images,
     )
+
+
+def looked_at(snapshot: Snapshot, wanted: Collection[str]) -> list[Node]:
+    """The nodes that a report is about: those of ``wanted`` that are there; without any, all known to have GPUs."""
+    if wanted:
+        return [snapshot.nodes[name] for name in wanted if name in snapshot.nodes]
+    return list(matching.gpu_nodes(snapshot, matching.NVIDIA))
 
 
 def _view(scene: PreflightScene, one: Node) -> NodeScene:

@@ -26,7 +26,8 @@ _NOTICE: Final = 5
 
 def loaded(root: Path) -> bool:
     """Whether the modules are loaded. Raises HwError when ``root`` can't be used."""
-    return not (root / ASIDE).is_dir() and bool(operate.snapshot(root)["driver_loaded"])
+    with opened(root, writable=False) as state:
+        return not (root / ASIDE).is_dir() and bool(state.view.init_error != _NOT_LOADED)
 
 
 def unload(root: Path) -> None:
@@ -58,7 +59,8 @@ def load(root: Path, version: str | None = None) -> str:
     ConfigError for a bad version and while another one is loaded, HwError while nouveau has the GPUs.
     """
     root = Path(root)
-    present = str(operate.snapshot(root)["driver_version"])
+    with opened(root, writable=False) as state:
+        present = str(state.view.driver_version.decode())
     wanted = version or present
     values = _settings(wanted)
     if loaded(root):
