@@ -8,8 +8,10 @@ import logging
 import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -64,6 +66,56 @@ async def test_a_redirect_is_not_followed() -> None:
 async def test_one_that_never_answers_costs_no_more_than_the_deadline() -> None:
     async with receiving(HANG) as receiver:
         assert await posted(settings(receiver), deadline=0.2) == Outcome(Delivery.AGAIN, "no answer within 0.2 s")
+
+
+async def test_a_client_that_takes_longer_to_make_than_an_attempt_serves_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine the system's certificates are read for longer than a short deadline."""
+    made, may_go_on, really = [], threading.Event(), Webhook._client
+
+    def slowly(self: Webhook) -> Any:
+        made.append(self)
+        may_go_on.wait(60)
+        return really(self)
+
+    monkeypatch.setattr(Webhook, "_client", slowly)
+    async with receiving() as receiver:
+        webhook = Webhook(settings(receiver), deadline=0.05)
+        outcomes = [await webhook.post(b"{}"), await webhook.post(b"{}")]
+        assert {outcome.delivery for outcome in outcomes} == {Delivery.AGAIN}
+        may_go_on.set()
+        webhook._deadline = 60
+        assert await webhook.post(b"{}") == Outcome(Delivery.SENT)
+        await webhook.close()
+    assert len(made) == len(receiver.got) == 1
+
+
+async def test_a_client_that_could_not_be_made_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    really, problems = Webhook._client, [OSError(24, "too many open files")]
+
+    def once_not(self: Webhook) -> Any:
+        if problems:
+            raise problems.pop()
+        return really(self)
+
+    monkeypatch.setattr(Webhook, "_client", once_not)
+    async with receiving() as receiver:
+        webhook = Webhook(settings(receiver), deadline=60)
+        assert (await webhook.post(b"{}")).delivery is Delivery.AGAIN
+        assert (await webhook.post(b"{}")).delivery is Delivery.SENT
+        await webhook.close()
+
+
+async def test_closed_while_its_client_is_made_it_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go_on = threading.Event()
+    monkeypatch.setattr(Webhook, "_client", lambda self: may_go_on.wait(60))
+    async with receiving() as receiver:
+        webhook = Webhook(settings(receiver), deadline=0.05)
+        assert (await webhook.post(b"{}")).delivery is Delivery.AGAIN
+        await webhook.close()
+        assert [task for task in asyncio.all_tasks() if "beside" in repr(task)] == []
+    may_go_on.set()
 
 
 async def test_one_that_drips_its_answer_costs_no_more_than_the_deadline() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kgpu.base.service import end
 from kgpu.base.threads import beside
 from kgpu.notifications.settings import WebhookSettings
 
@@ -51,7 +52,7 @@ class Webhook:
     def __init__(self, settings: WebhookSettings, *, deadline: float = DEADLINE) -> None:
         self._settings = settings
         self._deadline = deadline
-        self._http: httpx2.AsyncClient | None = None
+        self._opening: asyncio.Task[httpx2.AsyncClient] | None = None
 
     async def post(self, body: bytes) -> Outcome:
         """Send a body once. Never raises but for cancellation."""
@@ -64,14 +65,23 @@ class Webhook:
             return Outcome(Delivery.AGAIN, why_of(error))
 
     async def _post(self, body: bytes) -> Outcome:
-        if self._http is None:
-            self._http = await beside(self._client)
+        http = await self._opened()
         settings = self._settings
         headers = {"Content-Type": settings.format.content_type}
         if settings.authorization:
             headers["Authorization"] = settings.authorization
-        async with self._http.stream("POST", settings.url, content=body, headers=headers) as answer:
+        async with http.stream("POST", settings.url, content=body, headers=headers) as answer:
             return outcome_of(answer.status_code, answer.headers.get("retry-after", ""))
+
+    async def _opened(self) -> httpx2.AsyncClient:
+        """The client. An attempt that runs out of time while it is made leaves it to the next one."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(beside(self._client))
+        try:
+            return await asyncio.shield(self._opening)
+        except Exception:
+            self._opening = None
+            raise
 
     def _client(self) -> httpx2.AsyncClient:
         """Reading the system's certificates takes a while: this runs in a thread."""
@@ -84,9 +94,12 @@ class Webhook:
 
     async def close(self) -> None:
         """Close what is open."""
-        if self._http is not None:
-            await self._http.aclose()
-            self._http = None
+        opening, self._opening = self._opening, None
+        if opening is None:
+            return
+        await end(opening)
+        if not opening.cancelled() and opening.exception() is None:
+            await opening.result().aclose()
 
 
 def outcome_of(code: int, retry_after: str = "") -> Outcome:
