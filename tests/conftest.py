@@ -13,6 +13,7 @@ import pytest
 
 from kgpu.formats.names import ENV_RUN_DIR
 from tests import budget
+from tests.cpu_watch import CpuWatch
 from tests.machine_watch import MachineWatch
 
 budget.profile()
@@ -20,6 +21,7 @@ budget.profile()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(MachineWatch())
+    config.pluginmanager.register(CpuWatch())
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,7 +8,7 @@ import pytest
 
 from tools.suite import report
 from tools.suite.parts import PARTS, Part, part_of
-from tools.suite.report import Case
+from tools.suite.report import Case, Took
 from tools.suite.run import status
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +53,7 @@ def test_a_file_of_nobody_is_an_error() -> None:
 
 
 XML = """<testsuites><testsuite>
-<testcase classname="tests.a" name="good" time="1.5"/>
+<testcase classname="tests.a" name="good" time="1.5"><properties><property name="cpu" value="0.9"/></properties></testcase>
 <testcase classname="tests.a" name="bad" time="2"><failure>x</failure></testcase>
 <testcase classname="tests.a" name="bad" time="1"><error>its teardown</error></testcase>
 <testcase classname="tests.a" name="left out" time="0"><skipped/></testcase>
@@ -63,7 +63,7 @@ XML = """<testsuites><testsuite>
 def test_junit_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.xml").write_text(XML)
     assert report.read(tmp_path / "a.xml") == [
-        Case("tests.a::good", "passed", 1.5),
+        Case("tests.a::good", "passed", 1.5, 0.9),
         Case("tests.a::bad", "failed", 3.0),
         Case("tests.a::left out", "skipped", 0.0),
     ]
@@ -73,12 +73,15 @@ def test_junit_files_are_read(tmp_path: Path) -> None:
 
 
 def test_the_report_ends_with_the_count() -> None:
-    cases = [Case(f"t{n}", "passed", float(n)) for n in range(60)]
-    said = report.text({"one": (61.0, cases), "two": (5.0, [Case("x", "failed", 0.1)])})
+    cases = [Case(f"t{n}", "passed", float(n), 60.0 - n) for n in range(60)]
+    said = report.text({"one": Took(61.0, 50.0, cases), "two": Took(5.0, None, [Case("x", "failed", 0.1)])})
     lines = said.splitlines()
     assert lines[0] == "the 50 slowest tests"
     assert lines[1].split() == ["59.0", "s", "t59"]
-    assert "  one    1:01  60 passed, 0 failed" in lines
+    assert lines[52] == "the 50 tests with the most processor time"
+    assert lines[53].split() == ["60.0", "s", "t0"]
+    assert "  one    1:01    0:50  60 passed, 0 failed" in lines
+    assert "  two    0:05          0 passed, 1 failed" in lines
     assert lines[-1] == "60 passed, 1 failed"
 
 

@@ -53,7 +53,10 @@ def main(words: list[str]) -> int:
     except KeyboardInterrupt:
         say("interrupted")
         return 130
-    took = {one.name: (one.seconds, report.read(junit(one.part)) if one.part else []) for one in suite.done}
+    took = {
+        one.name: report.Took(one.seconds, one.cpu_s, report.read(junit(one.part)) if one.part else ())
+        for one in suite.done
+    }
     print(report.text(took), flush=True)
     # What a part can't tell from what the parts beside it make, all of them together can.
     left, perhaps = settled(before, run, PATIENCE_S)

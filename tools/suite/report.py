@@ -15,11 +15,23 @@ _OUTCOMES: Final = {"failure": "failed", "error": "failed", "skipped": "skipped"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test: its outcome is ``passed``, ``failed`` or ``skipped``; ``seconds`` with its fixtures' part of it."""
+    """One test: its outcome is ``passed``, ``failed`` or ``skipped``; ``seconds`` with its fixtures' part of it, and of
+    these ``cpu_s`` of processor time, 0 where the machine does not tell.
+    """
 
     name: str
     outcome: str
     seconds: float
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """A part that has ended: its seconds, those of processor time (None where the machine does not tell), its tests."""
+
+    seconds: float
+    cpu_s: float | None = None
+    cases: Sequence[Case] = ()
 
 
 def read(path: Path) -> list[Case]:
@@ -37,19 +49,25 @@ def read(path: Path) -> list[Case]:
         if before and before.outcome == "failed":
             outcome = "failed"
         seconds = float(element.get("time", 0)) + (before.seconds if before else 0)
-        found[name] = Case(name, outcome, seconds)
+        cpu_s = sum(float(one.get("value", 0)) for one in element.iter("property") if one.get("name") == "cpu")
+        found[name] = Case(name, outcome, seconds, cpu_s + (before.cpu_s if before else 0))
     return list(found.values())
 
 
-def text(parts: Mapping[str, tuple[float, Sequence[Case]]], *, slowest: int = SLOWEST) -> str:
-    """The report: the slowest tests, each part with its seconds and outcomes, and the closing line."""
-    cases = [case for _, found in parts.values() for case in found]
+def text(parts: Mapping[str, Took], *, slowest: int = SLOWEST) -> str:
+    """The report: the tests that took longest and that computed most, what each part took, and the closing line."""
+    cases = [case for took in parts.values() for case in took.cases]
     longest = sorted(cases, key=lambda case: -case.seconds)[:slowest]
     lines = [f"the {len(longest)} slowest tests", *(f"{case.seconds:8.1f} s  {case.name}" for case in longest)]
-    lines += ["", "what each part took"]
+    busiest = [case for case in sorted(cases, key=lambda case: -case.cpu_s)[:slowest] if case.cpu_s]
+    if busiest:
+        lines += ["", f"the {len(busiest)} tests with the most processor time"]
+        lines += [f"{case.cpu_s:8.1f} s  {case.name}" for case in busiest]
+    lines += ["", "what each part took, and of that processor time"]
     width = max((len(name) for name in parts), default=0)
-    for name, (seconds, found) in parts.items():
-        lines.append(f"  {name:{width}}  {clock(seconds):>6}  {counted(found)}")
+    for name, took in parts.items():
+        computed = "" if took.cpu_s is None else clock(took.cpu_s)
+        lines.append(f"  {name:{width}}  {clock(took.seconds):>6}  {computed:>6}  {counted(took.cases)}")
     return "\n".join([*lines, "", counted(cases)])
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.base import signals
-from tools.suite import place, report
+from tools.suite import cpu, place, report
 from tools.suite.parts import Part
 
 # Parts that wait and run at the same time: together they need little more than one core, and 4 GiB.
@@ -47,6 +47,9 @@ class Running:
     log: Path
     part: Part | None = None
     temp: Path | None = None
+    group: Path | None = None
+    cpu_s: float | None = None
+    """Seconds of processor time, once it has ended; None where the machine does not tell."""
     begun: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
 
@@ -54,6 +57,10 @@ class Running:
         if self.process.poll() is None:
             return False
         self.seconds = self.seconds or time.monotonic() - self.begun
+        if self.group:
+            self.cpu_s = cpu.seconds(self.group)
+            cpu.remove(self.group)
+            self.group = None
         return True
 
     def percent(self) -> str:
@@ -147,13 +154,16 @@ class Suite:
         self, name: str, command: Sequence[str], *, nice: int, part: Part | None = None, temp: Path | None = None
     ) -> Running:
         log = self._folder / f"{file_name(name)}.log"
+        group = cpu.make(file_name(name))
+        told = {cpu.FOLDER: str(group)} if group else {}
+        whole = cpu.within(group, ["nice", "-n", str(nice), *command])
         with log.open("wb") as out:
             process = subprocess.Popen(
                 # It has a session of its own: a hangup is not for it, whatever this process ignores.
-                signals.with_defaults(["nice", "-n", str(nice), *command]), stdin=subprocess.DEVNULL, stdout=out,
-                stderr=subprocess.STDOUT, start_new_session=True, env={**_ENV, **os.environ},
+                signals.with_defaults(whole), stdin=subprocess.DEVNULL, stdout=out,
+                stderr=subprocess.STDOUT, start_new_session=True, env={**_ENV, **os.environ, **told},
             )  # fmt: skip
-        self._active.append(Running(name, process, log, part, temp))
+        self._active.append(Running(name, process, log, part, temp, group))
         return self._active[-1]
 
     def _collect(self) -> None:
