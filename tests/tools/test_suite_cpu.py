@@ -78,6 +78,17 @@ def test_where_no_group_can_be_made_the_command_runs_as_it_is(tmp_path: Path) ->
     assert cpu.within(None, ["true"]) == ["true"]
 
 
+@pytest.mark.usefixtures("_groups")
+def test_some_tests_are_measured_when_asked(tmp_path: Path) -> None:
+    file = tmp_path / "test_x.py"
+    file.write_text(BUSY)
+    command = [sys.executable, "-m", "tools.suite", "--cpu", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "what each part took, and of that processor time" in done.stdout
+    assert "2 passed, 0 failed" in done.stdout.splitlines()[-1]
+
+
 def test_groups_of_a_killed_run_go(tmp_path: Path) -> None:
     old, other = (tmp_path / f"{cpu.PREFIX}{owner}-x" for owner in ("4194305", "1"))
     old.mkdir()

@@ -1,6 +1,6 @@
 """``python -m tools.suite``: every test. With paths, those alone, as pytest runs them; further options are pytest's.
 
-``--fast`` leaves out what needs a cluster. ``KGPU_SKIP_REAL=1`` leaves out what needs real programs, and
+``--fast`` leaves out what needs a cluster; ``--cpu``, with paths, says how much processor time each test took. ``KGPU_SKIP_REAL=1`` leaves out what needs real programs, and
 ``KGPU_REQUIRE_REAL=1`` fails where they can't run.
 """
 
@@ -17,19 +17,21 @@ from pathlib import Path
 
 from tests import machine_state
 from tests.machine_watch import NOT_CLEAN, PATIENCE_S, settled
-from tools.suite import report
+from tools.suite import cpu, report
 from tools.suite.parts import PARTS, Part
 from tools.suite.run import Suite, file_name
 
 FOLDER = Path("build/suite")
 FAST = "--fast"
+CPU = "--cpu"
 
 
 def main(words: list[str]) -> int:
     fast = FAST in words
-    words = [word for word in words if word != FAST]
+    measured = CPU in words
+    words = [word for word in words if word not in {FAST, CPU}]
     if any(not word.startswith("-") for word in words):
-        return subprocess.run([sys.executable, "-m", "pytest", "-q", *words], check=False).returncode
+        return some(words, measured=measured)
     for number in (signal.SIGINT, signal.SIGTERM):
         # Whatever whoever started us ignores: labs are taken down before the suite ends.
         signal.signal(number, signal.default_int_handler)
@@ -66,6 +68,25 @@ def main(words: list[str]) -> int:
     ):
         print(line, flush=True)
     return code or int(bool(left))
+
+
+def some(words: list[str], *, measured: bool) -> int:
+    """Run pytest with these paths and options."""
+    command = [sys.executable, "-m", "pytest", "-q", *words]
+    group = cpu.make("some") if measured else None
+    if group is None:
+        return subprocess.run(command, check=False).returncode
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    file = FOLDER / "some.xml"
+    told = {**os.environ, cpu.FOLDER: str(group)}
+    begun = time.monotonic()
+    try:
+        done = subprocess.run(cpu.within(group, [*command, f"--junitxml={file}"]), env=told, check=False)
+        took = report.Took(time.monotonic() - begun, cpu.seconds(group), report.read(file))
+    finally:
+        cpu.remove(group)
+    print(report.text({"these": took}), flush=True)
+    return done.returncode
 
 
 def chosen(*, fast: bool, real: bool) -> list[Part]:
