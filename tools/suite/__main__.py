@@ -1,7 +1,7 @@
 """``python -m tools.suite``: every test. With paths, those alone, as pytest runs them; further options are pytest's.
 
-``--fast`` leaves out what needs a cluster; ``--cpu``, with paths, says how much processor time each test took. ``KGPU_SKIP_REAL=1`` leaves out what needs real programs, and
-``KGPU_REQUIRE_REAL=1`` fails where they can't run.
+``--fast`` leaves out what needs a cluster. ``--cpu``, with paths, says how much processor time each test took.
+``KGPU_SKIP_REAL=1`` leaves out what needs real programs, and ``KGPU_REQUIRE_REAL=1`` fails where they can't run.
 """
 
 from __future__ import annotations
