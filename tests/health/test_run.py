@@ -355,6 +355,7 @@ async def test_a_driver_that_is_released_leaves_the_verdicts_and_the_log_is_foll
     node.start(look_seconds=0.05)
     node.log.add(line(95))
     await node.until(lambda: node.withdrawn() == [A.uuid])
+    await node.until(lambda: bool(node.condition.written) and node.condition.written[-1].status == "False")
     written = len(node.condition.written)
     node.reader.set_down(DriverReleasedError("a GPU is being reset"))
     await node.until(lambda: "a GPU is being reset" in node.state[1])
@@ -364,7 +365,7 @@ async def test_a_driver_that_is_released_leaves_the_verdicts_and_the_log_is_foll
     assert file.problems == ()
     node.log.add(line(95, B))
     await node.until(lambda: node.withdrawn() == [A.uuid, B.uuid])
-    assert [one.status for one in node.condition.written[written:]] == ["False"]
+    await node.until(lambda: [one.status for one in node.condition.written[written:]] == ["False"])
     node.reader.set_down(None)
     await node.until(lambda: "reset" not in node.state[1])
 
