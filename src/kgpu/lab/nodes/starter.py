@@ -18,7 +18,7 @@ from kgpu.formats.cdi import Spec, parse_spec
 from kgpu.formats.names import CDI_ANNOTATION_PREFIX, ENV_LAB_POD_ADDRESS, ENV_LAB_POD_IP
 from kgpu.kube.port import Object
 from kgpu.lab import samples
-from kgpu.lab.nodes import boots, environment, kgpu_image, volumes
+from kgpu.lab.nodes import boots, driver_image, environment, kgpu_image, volumes
 from kgpu.lab.nodes.context import TOKEN_S, NodeContext
 from kgpu.lab.nodes.folder import REBOOT
 from kgpu.lab.nodes.oci import CdiError, OciConfig, allocate, cdi_names, inject
@@ -28,6 +28,7 @@ from kgpu.lab.nodes.runtime import ContainerNetwork, Running, Runtime, StandIn, 
 CONFIG_ERROR: Final = "CreateContainerConfigError"
 CREATE_ERROR: Final = "CreateContainerError"
 START_ERROR: Final = "StartError"
+PULL_ERROR: Final = "ErrImagePull"
 CREATING: Final = "ContainerCreating"
 
 
@@ -110,6 +111,8 @@ async def start(node: NodeContext, state: PodState, container: PodContainer, cla
         raise StartTroubleError(CONFIG_ERROR, error.what) from error
     container_id = boots.container_id(node.boot())
     log = log_path(node, pod, container.name, container.restarts)
+    if not node.light and (missing := driver_image.missing(container.image, node.machine.root)):
+        raise StartTroubleError(PULL_ERROR, missing)
     args = environment.command(spec, sample.entrypoint, sample.command, env) if sample else []
     if sample is None or not node.runtime.runs(sample, args):
         if sample is None or not node.light:
@@ -125,6 +128,8 @@ async def start(node: NodeContext, state: PodState, container: PodContainer, cla
         raise StartTroubleError(CREATE_ERROR, text) from error
     places = await make_volumes(node, state, facts)
     config = node.machine.applied(config)
+    if driver_image.is_one(container.image):
+        config = driver_image.on(config, node.machine.root, container.image)
     network_env = {ENV_LAB_POD_ADDRESS: node.loopback(state.pod_ip), ENV_LAB_POD_IP: state.pod_ip}
     config = replace(config, env={**kgpu_image.without_machines_own(config.env), **network_env})
     try:
