@@ -97,7 +97,7 @@ kgpu lab up --real --profile dgx-a100-80g --gpus 4
               help="Embedded: kgpu's operator runs the agents, as in a real cluster, with the metrics that `kgpu top` "
                    "shows; without it they only offer and label GPUs.")  # fmt: skip
 @click.option("--driver", type=click.Choice(["host", "container"]), default="host", show_default=True,
-              help="Embedded: where the node's driver comes from: the host, or a container of the operator's.")  # fmt: skip
+              help="Embedded: where the node's driver is from: the host, or the operator's container.")  # fmt: skip
 @click.option("--no-node", is_flag=True, help="Embedded: begin without a node; see `kgpu lab node add`.")
 @click.option(
     "--data",

@@ -29,6 +29,7 @@ CONFIG_ERROR: Final = "CreateContainerConfigError"
 CREATE_ERROR: Final = "CreateContainerError"
 START_ERROR: Final = "StartError"
 PULL_ERROR: Final = "ErrImagePull"
+PULL_BACK_OFF: Final = "ImagePullBackOff"
 CREATING: Final = "ContainerCreating"
 
 
@@ -90,6 +91,17 @@ def facts_of(node: NodeContext, state: PodState) -> dict[str, str]:
     }
 
 
+def pull_trouble(node: NodeContext, container: PodContainer) -> StartTroubleError | None:
+    """Why an image can't be pulled, None for one that can; after the first attempt the kubelet takes its time."""
+    missing = "" if node.light else driver_image.missing(container.image, node.machine.root)
+    if not missing:
+        return None
+    if container.reason in {PULL_ERROR, PULL_BACK_OFF}:
+        text = f'Back-off pulling image "{container.image}": {PULL_ERROR}: {missing}'
+        return StartTroubleError(PULL_BACK_OFF, text, event="BackOff")
+    return StartTroubleError(PULL_ERROR, missing)
+
+
 async def start(node: NodeContext, state: PodState, container: PodContainer, claims: Sequence[str] = ()) -> Running:
     """Start one run. Raises StartTroubleError; KubeError when the API server can't be asked."""
     pod, spec = state.pod, container.spec
@@ -111,8 +123,6 @@ async def start(node: NodeContext, state: PodState, container: PodContainer, cla
         raise StartTroubleError(CONFIG_ERROR, error.what) from error
     container_id = boots.container_id(node.boot())
     log = log_path(node, pod, container.name, container.restarts)
-    if not node.light and (missing := driver_image.missing(container.image, node.machine.root)):
-        raise StartTroubleError(PULL_ERROR, missing)
     args = environment.command(spec, sample.entrypoint, sample.command, env) if sample else []
     if sample is None or not node.runtime.runs(sample, args):
         if sample is None or not node.light:
