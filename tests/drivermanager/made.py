@@ -19,7 +19,7 @@ NODE = "gpu-1"
 PLUGIN, VALIDATOR = f"{LABEL_DEPLOY_PREFIX}device-plugin", f"{LABEL_DEPLOY_PREFIX}operator-validator"
 PAUSED = PAUSED_FOR_DRIVER_UPGRADE
 LOADED = MachineState(loaded=True, digest="1")
-SETTINGS = ManagerSettings(node=NODE, digest="2", auto_drain=False)
+SETTINGS = ManagerSettings(node=NODE, digest="2", auto_drain=False, unload_timeout=5)
 
 
 class JumpingClock:
@@ -110,7 +110,7 @@ class Run:
         self.clock = JumpingClock()
         self.manager = DriverManager(
             settings, machine, self.api, clock=self.clock, say=self.said.append,
-            limits=Limits(operands=10, busy=5, mofed=20, told=5),
+            limits=Limits(operands=10, mofed=20, told=5),
         )  # fmt: skip
 
     async def uninstall(self) -> None:

@@ -48,13 +48,15 @@ SETTINGS: Final = (
     _switch("rdma", "GPU_DIRECT_RDMA_ENABLED", False, "Wait for the network cards' driver."),
     _switch("host_mofed", "USE_HOST_MOFED", False, "That driver is the host's, and no container's."),
     _switch("reinstall", "FORCE_REINSTALL", False, "Unload the driver even if it is the wanted one."),
+    Setting(attr="unload_timeout", envs=("KGPU_UNLOAD_TIMEOUT_SECONDS",), default="60s", read=read_seconds,
+            reads_default=True, help="How long the driver may stay in use before that is a failure, as a Go duration."),
     Setting(attr="digest", envs=("DRIVER_CONFIG_DIGEST",), help="What identifies the wanted driver."),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerSettings:
-    """``timeout`` in seconds, 0 for ever. See ``SETTINGS``."""
+    """``timeout`` and ``unload_timeout`` in seconds; 0 is for ever of the former. See ``SETTINGS``."""
 
     node: str
     evict_gpu_pods: bool = True
@@ -67,6 +69,7 @@ class ManagerSettings:
     rdma: bool = False
     host_mofed: bool = False
     reinstall: bool = False
+    unload_timeout: float = 60.0
     digest: str = ""
 
 

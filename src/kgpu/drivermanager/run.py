@@ -35,7 +35,6 @@ class Limits:
     """How long something is waited for, in seconds. ``told`` is how often a wait is told."""
 
     operands: float = 300.0
-    busy: float = 60.0
     mofed: float = 900.0
     told: float = 30.0
 
@@ -221,7 +220,7 @@ class DriverManager:
     async def _unload(self) -> None:
         """Unload the modules, once whoever uses them has ended. Raises HostError."""
         drains = self._settings.auto_drain and plan.evicts(self._settings, await self._node())
-        until = self._clock.monotonic() + self._limits.busy
+        until = self._clock.monotonic() + self._settings.unload_timeout
         while True:
             try:
                 self._machine.unload()
@@ -231,7 +230,7 @@ class DriverManager:
                         raise await self._in_use() from busy
                     self._say("the driver is still in use; all other pods are evicted as well (ENABLE_AUTO_DRAIN)")
                     await self._evict(of_all_pods)
-                    drains, until = False, self._clock.monotonic() + self._limits.busy
+                    drains, until = False, self._clock.monotonic() + self._settings.unload_timeout
             else:
                 return
             await self._clock.sleep(LOOK_SECONDS)

@@ -37,13 +37,14 @@ def objects() -> list[Object]:
 def with_driver(wanted: Iterable[Object]) -> list[Object]:
     """The objects with a ClusterPolicy that installs drivers: kgpu's driver manager makes nodes ready for them.
 
-    A simulated driver is there in seconds, so that it is asked sooner whether it is.
+    A simulated driver comes and goes in seconds, so that both are waited for in these.
     """
     rows = copy.deepcopy(list(wanted))
     policy = next(obj for obj in rows if obj["kind"] == "ClusterPolicy")
     manager = {"repository": IMAGE_REPOSITORY.rpartition("/")[0], "image": IMAGE_REPOSITORY.rpartition("/")[2]}
     driver = policy["spec"]["driver"]
-    driver |= {"enabled": True, "manager": {**manager, "version": __version__}}
+    env = [{"name": "KGPU_UNLOAD_TIMEOUT_SECONDS", "value": "5s"}]
+    driver |= {"enabled": True, "manager": {**manager, "version": __version__, "env": env}}
     driver["startupProbe"] = {**driver["startupProbe"], "initialDelaySeconds": 1, "periodSeconds": 1}
     return rows
 
