@@ -120,7 +120,7 @@ class KernelMachine:
 def machine_root(env: Mapping[str, str]) -> Path:
     """The machine's ``/`` as this process sees it; a simulated machine's in a lab."""
     root = Path(env.get(names.ENV_HOST_ROOT) or names.HOST_ROOT)
-    places = (root, root / names.SIMULATED_MACHINE.lstrip("/"))
+    places = (root, Path(names.SIMULATED_MACHINE), root / names.SIMULATED_MACHINE.lstrip("/"))
     return next((place for place in places if state_file(str(place))), root)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.base.errors import LabError
-from kgpu.formats.names import SIMULATED_MACHINE
+from kgpu.formats.names import ENV_SIMULATED_MACHINE
 from kgpu.hw.simulator import container_driver
 from kgpu.lab import samples
 from kgpu.lab.nodes import driver_image, machine
@@ -49,7 +49,7 @@ def test_its_container_has_the_machine_and_its_sys() -> None:
     config = driver_image.on(OciConfig(env={"A": "1"}), Path("/node/hw"), "driver:570.133.20-ubuntu24.04")
     assert config.env["DRIVER_VERSION"] == "570.133.20"
     assert {mount.container_path: mount.host_path for mount in config.mounts} == {
-        "/sys": "/node/hw/sys", SIMULATED_MACHINE: "/node/hw",
+        "/sys": "/node/hw/sys", config.env[ENV_SIMULATED_MACHINE]: "/node/hw",
     }  # fmt: skip
 
 

@@ -109,8 +109,9 @@ def main(arguments: Sequence[str], env: Mapping[str, str]) -> int:
         return 1
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
+    machine = Path(env.get(names.ENV_SIMULATED_MACHINE) or names.SIMULATED_MACHINE)
     installation = Installation(
-        machine=Path(names.SIMULATED_MACHINE), files=Path(FILES), version=env.get("DRIVER_VERSION", ""),
+        machine=machine, files=Path(FILES), version=env.get("DRIVER_VERSION", ""),
         digest=env.get("DRIVER_CONFIG_DIGEST", ""),
     )  # fmt: skip
     try:

@@ -20,6 +20,7 @@ from kgpu.lab import samples
 from kgpu.lab.nodes.oci import OciConfig
 
 _SOURCE: Final = str(Path(__file__).resolve().parents[3])
+_MACHINE: Final = "/run/kgpu-lab/machine"
 _BRANCHES: Final = frozenset(branch for branch, _ in CUDA_BY_BRANCH)
 
 
@@ -54,10 +55,16 @@ def on(config: OciConfig, machine: Path, image: str) -> OciConfig:
     path = os.pathsep.join(filter(None, (_SOURCE, config.env.get("PYTHONPATH", ""))))
     return replace(
         config,
-        env={**config.env, "DRIVER_VERSION": version_of(image), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+        env={
+            **config.env,
+            "DRIVER_VERSION": version_of(image),
+            names.ENV_SIMULATED_MACHINE: _MACHINE,
+            "PYTHONPATH": path,
+            "PYTHONSAFEPATH": "1",
+        },
         mounts=(
             *config.mounts,
             CdiMount(host_path=str(machine / "sys"), container_path="/sys"),
-            CdiMount(host_path=str(machine), container_path=names.SIMULATED_MACHINE),
+            CdiMount(host_path=str(machine), container_path=_MACHINE),
         ),
     )
