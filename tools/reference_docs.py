@@ -24,6 +24,7 @@ from kgpu.deviceplugin.config import FLAGS
 from kgpu.discovery.config import OPTIONS
 from kgpu.doctor.model import Place
 from kgpu.doctor.rules import all_rules
+from kgpu.drivermanager.config import SETTINGS as DRIVER_MANAGER_SETTINGS
 from kgpu.exporter import options as exporter
 from kgpu.exporter.field_table import all_fields
 from kgpu.formats import exporter_flags, support
@@ -378,6 +379,10 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "toolkit-without": lambda: _options(toolkit.WITHOUT, lambda _row: "-"),
     "nri-options": lambda: _options((nri.ENABLED, *nri.ROWS)),
     "agent-options": lambda: _options(AGENT_OPTIONS),
+    "driver-manager-variables": lambda: _table(
+        ("environment", "default", "meaning"),
+        ((f"`{row.envs[0]}`", _default(row.default), row.help) for row in DRIVER_MANAGER_SETTINGS),
+    ),
     "operator-options": lambda: _options((*OPERATOR_OPTIONS, LEADER_ELECT)),
     "cleanup-options": lambda: _options(CLEANUP_OPTIONS),
     "validator-variables": lambda: _options((*validator.VARIABLES, *validator.IDLE)),

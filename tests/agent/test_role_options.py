@@ -131,6 +131,15 @@ def test_an_installed_driver_is_over_the_hosts(tmp_path):
     assert (found.seen, found.host, found.source, found.found) == (install, str(install), "container", True)
 
 
+def test_an_installed_driver_is_also_found_below_the_hosts_root(tmp_path):
+    host = library(tmp_path / "host")
+    library(host / "run/kgpu-test/driver")
+    found = find_driver(AgentConfig(driver_install_dir="/run/kgpu-test/driver"), host)
+    assert (found.seen, found.host, found.source) == (
+        host / "run/kgpu-test/driver", "/run/kgpu-test/driver", "container",
+    )  # fmt: skip
+
+
 def test_the_host_is_where_a_driver_may_still_come(tmp_path):
     config = AgentConfig(driver_install_dir=str(tmp_path / "none"), host_root="/")
     place = find_driver(config, tmp_path / "host")

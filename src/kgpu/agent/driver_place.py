@@ -43,8 +43,11 @@ def find_driver(config: AgentConfig, host_root: Path) -> DriverPlace:
             source=CONTAINER if driver_root == installed else HOST,
             found=_has_driver(seen),
         )
-    if installed.startswith("/") and _has_driver(Path(installed)):
-        return DriverPlace(seen=Path(installed), host=installed, source=CONTAINER)
+    if installed.startswith("/"):
+        # Mounted at its own path, or seen below the host's root.
+        for seen in (Path(installed), host_root / installed.lstrip("/")):
+            if _has_driver(seen):
+                return DriverPlace(seen=seen, host=installed, source=CONTAINER)
     return DriverPlace(seen=host_root, host=config.host_root or "/", source=HOST, found=_has_driver(host_root))
 
 

@@ -12,7 +12,14 @@ from typing import Any
 from kgpu.base.errors import ConfigError
 from kgpu.base.http import Address
 from kgpu.formats.config_choice import Fallback
-from kgpu.formats.names import CDI_DIR, DRIVER_INSTALL_DIR, KUBELET_SOCKET, NFD_FEATURE_FILE, STATE_DIR
+from kgpu.formats.names import (
+    CDI_DIR,
+    DRIVER_INSTALL_DIR,
+    KUBELET_SOCKET,
+    NFD_FEATURE_FILE,
+    SIMULATED_MACHINE,
+    STATE_DIR,
+)
 
 
 class LabelsSink(enum.StrEnum):
@@ -87,7 +94,8 @@ class AgentOptions:
         """Roots under which a PCI bus may be, the host's first; simulated hardware has its own."""
         install = self.driver_install_dir
         below = self.host_root / str(install).lstrip("/")  # where the finder sees it
-        return tuple(dict.fromkeys((self.host_root, below, install, self.root or self.host_root)))
+        simulated = self.host_root / SIMULATED_MACHINE.lstrip("/")
+        return tuple(dict.fromkeys((self.host_root, below, install, self.root or self.host_root, simulated)))
 
     @property
     def sink(self) -> LabelsSink:

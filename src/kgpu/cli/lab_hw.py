@@ -192,9 +192,10 @@ def mig_command(root: Path, gpu: str, profiles: str | None, off: bool) -> None:
 
 
 @hw_group.group("driver", cls=ExampleGroup, examples="kgpu lab hw driver unload --root /tmp/node1\n"
-    "kgpu lab hw driver load 580.95.05 --root /tmp/node1")  # fmt: skip
+    "kgpu lab hw driver load 580.95.05 --root /tmp/node1\n"
+    "kgpu lab hw driver fail build --root /tmp/node1")  # fmt: skip
 def driver_group() -> None:
-    """Load and unload the driver's kernel modules."""
+    """The driver's kernel modules: load and unload them, let the driver's container fail."""
 
 
 @driver_group.command("unload", examples="kgpu lab hw driver unload --root /tmp/node1")
@@ -215,6 +216,43 @@ def load_command(version: str | None, root: Path) -> None:
     from kgpu.hw.simulator import modules
 
     click.echo(f"driver {modules.load(root, version)} is loaded")
+
+
+FAIL_EXAMPLES = "kgpu lab hw driver fail build --root /tmp/node1\nkgpu lab hw driver fail none --root /tmp/node1"
+
+
+class _FailCommand(ExampleCommand):
+    """Adds the phases to the help, made from their table."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from kgpu.hw.simulator.container_driver import PHASES
+
+        with formatter.section("Phases"):
+            formatter.write_dl([*PHASES.items(), ("none", "it works again")])
+        super().format_epilog(ctx, formatter)
+
+
+@driver_group.command("fail", cls=_FailCommand, examples=FAIL_EXAMPLES)
+@click.argument("phase")
+@ROOT
+def fail_command(phase: str, root: Path) -> None:
+    """Let the driver's container fail in PHASE, from its next start on.
+
+    For a node whose driver comes in a container (`kgpu lab node add PROFILE --driver container`).
+    """
+    from kgpu.hw.simulator import container_driver
+
+    container_driver.change(root, fail="" if phase == "none" else phase)
+
+
+@driver_group.command("takes", examples="kgpu lab hw driver takes 30 --root /tmp/node1")
+@click.argument("seconds", type=float)
+@ROOT
+def takes_command(seconds: float, root: Path) -> None:
+    """How many SECONDS a driver's container takes for an installation."""
+    from kgpu.hw.simulator import container_driver
+
+    container_driver.change(root, takes=seconds)
 
 
 INJECT_EXAMPLES = """

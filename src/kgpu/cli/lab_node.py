@@ -76,12 +76,14 @@ def _pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
 @click.option("--time-scale", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
               help="Shortens restart back-off: 0.1 is ten times faster.")  # fmt: skip
 @click.option("--no-agent", is_flag=True, help="Start no kgpu agent on them.")
+@click.option("--driver", type=click.Choice(["host", "container"]), default="host", show_default=True,
+              help="Where their driver comes from: the host, or a container that the operator runs.")  # fmt: skip
 @click.option("--wait", "waits", is_flag=True, help="Until they are Ready and offer their GPUs.")
 @output_option()
 def add(
     *, name: str, folder: Path | None, profile: str, count: int, prefix: str, gpus: int | None,
     mig: tuple[str, ...], light: bool, labels: tuple[str, ...], taints: tuple[str, ...], config: Path | None,
-    cpu: str, memory: str, time_scale: float, no_agent: bool, waits: bool, output: str,
+    cpu: str, memory: str, time_scale: float, no_agent: bool, driver: str, waits: bool, output: str,
 ) -> None:  # fmt: skip
     """Add nodes of PROFILE to the lab.
 
@@ -100,7 +102,7 @@ def add(
     names = manage.add_to_running(
         lab, profile, count, name_prefix=prefix, gpus=gpus, mig=mig, light=light,
         labels=_pairs(labels, "--label"), taints=[spec.parse_taint(taint) for taint in taints], config=text,
-        cpu=cpu, memory=memory, time_scale=time_scale, agent=not no_agent,
+        cpu=cpu, memory=memory, time_scale=time_scale, agent=not no_agent, driver=driver,
     )  # fmt: skip
     if waits:
         _wait(lab, kubeconfig, names, gpus=not no_agent and profile != spec.CPU_PROFILE)

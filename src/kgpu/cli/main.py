@@ -64,6 +64,13 @@ COMMANDS: Final = (
     CommandEntry(
         "operations", "kgpu.cli.operations", "operations", "What is being done to nodes; approve, cancel, resume."
     ),
+    CommandEntry(
+        "driver-manager",
+        "kgpu.cli.driver_manager",
+        "driver_manager",
+        "Make a node ready for the driver's container.",
+        hidden=True,
+    ),
     CommandEntry("act", "kgpu.cli.act", "act", "What the operator's pods run on nodes.", hidden=True),
     CommandEntry("validate", "kgpu.cli.validate", "validate", "Prove that this node can run GPU work."),
     CommandEntry(

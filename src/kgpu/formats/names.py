@@ -63,6 +63,10 @@ ENV_HW_STATE: Final = "KGPU_HW_STATE"
 NODE_HOST_LABEL: Final = "kgpu.dev/node-host"  # on simulated Nodes: which host's they are
 ENV_LAB_CONTAINER: Final = "KGPU_LAB_CONTAINER"  # the id of the simulated node's container that a process is in
 ENV_SIMULATED_REBOOT: Final = "KGPU_SIMULATED_REBOOT"  # the file that reboots the simulated machine once it is made
+SIMULATED_MACHINE: Final = "/run/nvidia/.machine"  # a simulated machine's root, on a node with another one
+ENV_SIMULATED_MACHINE: Final = "KGPU_SIMULATED_MACHINE"  # the same for the lab's driver image
+ENV_SIMULATED_NVIDIA_RUN: Final = "KGPU_SIMULATED_NVIDIA_RUN"  # a simulated machine's /run/nvidia
+ENV_TERMINATION_LOG: Final = "KGPU_TERMINATION_LOG"  # a container's last words, where it has no file system of its own
 HW_STATE_PATH: Final = "/run/kgpu/hw/state"
 
 # kgpu's own
@@ -139,6 +143,8 @@ DRIVER_UPGRADE_STATE_LABEL: Final = "nvidia.com/gpu-driver-upgrade-state"
 DRIVER_UPGRADE_ENABLED: Final = "nvidia.com/gpu-driver-upgrade-enabled"
 PAUSED_FOR_DRIVER_UPGRADE: Final = "paused-for-driver-upgrade"
 PRE_INSTALLED: Final = "pre-installed"
+DRIVER_UPGRADE_DRAIN_SKIP: Final = "nvidia.com/gpu-driver-upgrade-drain.skip"  # on pods: "true" keeps them
+DRIVER_MANAGER_ANNOTATION: Final = "kgpu.dev/driver-manager"  # on Nodes: what a driver manager gives back at its end
 NFD_PREFIX: Final = "feature.node.kubernetes.io/"
 NFD_PCI_NVIDIA: Final = (
     "feature.node.kubernetes.io/pci-10de.present",

@@ -23,6 +23,7 @@ PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
     "nvidia-validator": ("nvidia-validator",),
     "nvidia-ctk": ("nvidia-ctk",),
     "dcgm-exporter": ("exporter",),
+    "driver-manager": ("driver-manager",),
     "manage-crds": ("crds",),
     "kubectl-gpu": (),
 }

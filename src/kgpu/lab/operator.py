@@ -7,12 +7,15 @@ Its objects are the chart's with ``operator_values.yaml``; ``tools/lab_operator.
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from kgpu import __version__
 from kgpu.base.errors import KubeError, LabError
+from kgpu.formats.names import IMAGE_REPOSITORY
 from kgpu.kube.port import KubeApi, KubeDiscovery, Resource
 
 VALUES: Final = Path(__file__).parent / "operator_values.yaml"
@@ -31,17 +34,32 @@ def objects() -> list[Object]:
     return [obj for obj in yaml.safe_load_all(OBJECTS.read_text()) if obj]
 
 
-def install(kubeconfig: Path) -> None:
+def with_driver(wanted: Iterable[Object]) -> list[Object]:
+    """The objects with a ClusterPolicy that installs drivers: kgpu's driver manager makes nodes ready for them.
+
+    A simulated driver comes and goes in seconds, so that both are waited for in these.
+    """
+    rows = copy.deepcopy(list(wanted))
+    policy = next(obj for obj in rows if obj["kind"] == "ClusterPolicy")
+    manager = {"repository": IMAGE_REPOSITORY.rpartition("/")[0], "image": IMAGE_REPOSITORY.rpartition("/")[2]}
+    driver = policy["spec"]["driver"]
+    env = [{"name": "KGPU_UNLOAD_TIMEOUT_SECONDS", "value": "5s"}]
+    driver |= {"enabled": True, "manager": {**manager, "version": __version__, "env": env}}
+    driver["startupProbe"] = {**driver["startupProbe"], "initialDelaySeconds": 1, "periodSeconds": 1}
+    return rows
+
+
+def install(kubeconfig: Path, *, driver: bool = False) -> None:
     """Put the definitions and the objects into the cluster. Raises LabError, KubeError."""
-    asyncio.run(_install(kubeconfig))
+    asyncio.run(_install(kubeconfig, driver=driver))
 
 
-async def _install(kubeconfig: Path) -> None:
+async def _install(kubeconfig: Path, *, driver: bool) -> None:
     from kgpu.kube.client import connect
 
     api = connect(str(kubeconfig))
     try:
-        await apply(api)
+        await apply(api, driver=driver)
     finally:
         await api.close()
 
@@ -50,11 +68,11 @@ class ApiWithDiscovery(KubeApi, KubeDiscovery, Protocol):
     """What ``apply`` needs."""
 
 
-async def apply(api: ApiWithDiscovery) -> None:
-    """The same over a connection."""
+async def apply(api: ApiWithDiscovery, *, driver: bool = False) -> None:
+    """The same over a connection; ``driver``: drivers are installed in containers."""
     from kgpu.formats.crd.definitions import crds
 
-    definitions, rest = crds(), objects()
+    definitions, rest = crds(), with_driver(objects()) if driver else objects()
     await _apply(api, definitions, await _served(api, definitions))
     await _apply(api, rest, await _served(api, rest))
 

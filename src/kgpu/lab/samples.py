@@ -28,6 +28,8 @@ _VECTORADD: Final = {
     "/cuda-samples/vectoradd": "artifact:vectoradd",
     "/tmp/vectorAdd": "artifact:vectoradd",  # noqa: S108 - where older samples have it
 }
+DRIVER: Final = "driver"
+_DRIVER_PARTS: Final = ("libnvidia-ml.so.1", "libcuda.so.1", "nvidia-smi")
 AGNHOST: Final = "/agnhost"  # what Kubernetes' own end-to-end tests run in most of their pods
 
 
@@ -51,6 +53,8 @@ class SampleImage:
     serves: tuple[int, ...] = ()
     pause: bool = False
     listens: frozenset[str] = frozenset()
+    isolated: bool = False
+    """It works only with a file system of its own."""
 
     def needs_network(self, args: Sequence[str]) -> bool:
         """Whether the command listens on ports that others may have, too."""
@@ -106,6 +110,18 @@ SAMPLES: Final = (
         name="busybox", pattern=r"(.*/)?(busybox|alpine)(:.*|@.*)?", command=("sh",), files={"/bin/sh": "host:busybox"}
     ),
     SampleImage(name="shell", pattern=r"(.*/)?(ubuntu|debian|bash)(:.*|@.*)?", command=("sh",)),
+    SampleImage(
+        name=DRIVER,
+        pattern=r"(?:.*/)?driver:(?P<version>\d+\.\d+(?:\.\d+)?)(?:-(?P<kernel>\d[\w.-]*))?-(?P<system>[a-z]+[\d.]*)",
+        entrypoint=("nvidia-driver",),
+        command=("init",),
+        files={
+            "/usr/bin/nvidia-driver": "script:nvidia-driver",
+            "/usr/bin/nvidia-smi": "script:driver-nvidia-smi",
+            **{f"/usr/share/kgpu/driver/{name}": f"artifact:{name}" for name in _DRIVER_PARTS},
+        },
+        isolated=True,
+    ),
     SampleImage(name="pause", pattern=r"(.*/)?pause(:.*|@.*)?", pause=True),
     SampleImage(
         name="agnhost",

@@ -91,3 +91,17 @@ def test_seconds_are_shown_as_go_does(seconds: float) -> None:
     text = plan.show_seconds(seconds)
     minutes, _, rest = text.rpartition("m")
     assert abs(60 * float(minutes or 0) + float(rest.removesuffix("s")) - seconds) < 0.01
+
+
+def test_after_a_reboot_the_main_containers_wait_for_the_init_containers_that_run_again() -> None:
+    state = state_of("Always", [False], 1)
+    init, main = state.containers
+    for one in (init, main):
+        one.id, one.phase, one.started, one.started_ok, one.former = "id", Phase.RUNNING, 1.0, True, True
+        end(one, 0 if one is init else 255, 2.0)
+        one.not_before = 0.0
+    assert plan.decide(state, 3.0).start == (init,)
+    init.phase, init.former = Phase.RUNNING, False  # its earlier end is still known
+    assert plan.decide(state, 4.0).start == ()
+    end(init, 0, 5.0)
+    assert main in plan.decide(state, 100.0).start

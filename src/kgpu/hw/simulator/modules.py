@@ -20,6 +20,7 @@ from kgpu.hw.simulator.tree import ASIDE
 
 _NOT_LOADED: Final = NVML_ERRORS["DRIVER_NOT_LOADED"]
 _MADE_BY_MODULES: Final = ("proc/driver/nvidia*", "sys/module/nvidia*", "sys/bus/pci/drivers/nvidia*")
+_NODES: Final = "dev/nvidia*"
 _DRIVER_LINKS: Final = "sys/devices/pci*/*/*/driver"
 _NOTICE: Final = 5
 
@@ -35,6 +36,12 @@ def unload(root: Path) -> None:
 
     Raises HwError while a process uses a GPU, and when ``root`` can't be used.
     """
+    _check_fault(Path(root))
+    take_out(root)
+
+
+def take_out(root: Path) -> None:
+    """The same where the machine was told to keep its modules: it has no power, or has just been made."""
     root = Path(root)
     with opened(root) as state:
         with state.locked():
@@ -88,11 +95,20 @@ def put_back(root: Path) -> None:
     """Put the files of loaded modules back in their places. Raises HwError."""
     aside = Path(root) / ASIDE
     try:
-        for path in _files(aside):
+        for path in [*_files(aside), *sorted(aside.glob(_NODES))]:
             _move(path, root / path.relative_to(aside))
         _remove_empty(aside)
     except OSError as error:
         raise _unwritable(root, error) from error
+
+
+def put_aside_nodes(root: Path) -> None:
+    """Take the device nodes away until the modules are loaded: a machine that has booted without has none.
+
+    Raises OSError.
+    """
+    for path in sorted(root.glob(_NODES)):
+        _move(path, root / ASIDE / path.relative_to(root))
 
 
 def _settings(version: str) -> dict[str, object]:
@@ -103,6 +119,17 @@ def _settings(version: str) -> dict[str, object]:
     for key, value in values.items():
         settings.find(key).parse(str(value), None)
     return values
+
+
+def _check_fault(root: Path) -> None:
+    """Raise HwError where the machine is to keep its modules (``container_driver``)."""
+    from kgpu.hw.simulator import container_driver
+
+    wanted = container_driver.settings(root)
+    if wanted is not None and wanted.fail == "manager" and loaded(root):
+        raise HwError(
+            "the module nvidia is in use", "no program that uses a GPU", "end that fault: kgpu lab hw driver fail none"
+        )
 
 
 def _check_unused(state: DriverState) -> None:

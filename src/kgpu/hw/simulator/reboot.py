@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from kgpu.hw.simulator import faults, fill, kernel_log, modules
+from kgpu.hw.simulator import container_driver, faults, fill, kernel_log, modules
 from kgpu.hw.simulator.operate import opened
 from kgpu.hw.simulator.settings import now_ns
 from kgpu.hw.simulator.state import fold_load, load_target
@@ -32,8 +32,8 @@ _LOST_TABLES: Final = ("ecc_volatile", "pcie_err", "throttle_ns", "clock_lock", 
 def reboot(root: Path) -> None:
     """Switch the machine of ``root`` off and on again. Raises HwError when ``root`` can't be used.
 
-    Every program on it is taken to have ended, and the host's driver is loaded as it boots. Done again it changes
-    nothing more.
+    Every program on it is taken to have ended, and the host's driver is loaded as it boots; one that comes in a
+    container is not. Done again it changes nothing more.
     """
     with opened(root) as state:
         with state.locked():
@@ -44,7 +44,10 @@ def reboot(root: Path) -> None:
                 power_cycle(state.gpu(index))
             state.wake()
     kernel_log.begin(root)
-    modules.put_back(root)
+    if container_driver.settings(root) is None:
+        modules.put_back(root)
+    else:
+        container_driver.remove_from_host(root)
 
 
 def power_cycle(gpu: Any) -> None:

@@ -33,7 +33,7 @@ from kgpu.lab.embedded.model import DEFAULT_PROFILE, EmbeddedState, FirstNode
 from kgpu.lab.embedded.server import HOST, LOCK_FILE, reserve
 from kgpu.lab.nodes import manage
 from kgpu.lab.nodes.folder import give_to_operator, has_operator
-from kgpu.lab.nodes.spec import CPU_PROFILE
+from kgpu.lab.nodes.spec import CONTAINER_DRIVER, CPU_PROFILE, HOST_DRIVER
 from kgpu.lab.port import EMBEDDED, About, NodeHardware
 from kgpu.lab.processes import ProcessRecord
 from kgpu.lab.progress import PlainProgress, Progress
@@ -103,6 +103,11 @@ class EmbeddedLab:
 
     def _check_first(self) -> None:
         """A profile that can't be simulated is refused before anything is made. Raises ConfigError."""
+        if self._first is not None and self._first.driver == CONTAINER_DRIVER and not self._operator:
+            raise LabError(
+                "a driver in a container without the operator", "--operator, which runs that container",
+                "add --operator, or leave out --driver container",
+            )  # fmt: skip
         if self._first is not None and self._first.profile != CPU_PROFILE:
             from kgpu.hw.simulator import profiles
 
@@ -119,6 +124,7 @@ class EmbeddedLab:
         state = EmbeddedState(
             name=self.name, port=port, data=data, profile=first.profile if first else "",
             gpus=first.gpus if first else None, agent=first.agent if first else True,
+            driver=first.driver if first else HOST_DRIVER,
         )  # fmt: skip
         model.save(self.folder, state)
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -140,10 +146,13 @@ class EmbeddedLab:
                 give_to_operator(self.nodes)
             if has_operator(self.nodes):
                 with self.progress.step("install the operator"):
-                    operator.install(self.kubeconfig)
+                    operator.install(self.kubeconfig, driver=first is not None and first.driver == CONTAINER_DRIVER)
             if first is not None and FIRST_NODE not in nodes:
                 prefix = FIRST_NODE.rpartition("-")[0]
-                manage.add(self.folder, first.profile, name_prefix=prefix, gpus=first.gpus, agent=first.agent)
+                manage.add(
+                    self.folder, first.profile, name_prefix=prefix, gpus=first.gpus, agent=first.agent,
+                    driver=first.driver,
+                )  # fmt: skip
             nodes = manage.listing(self.folder)
         if not nodes:
             return
@@ -345,6 +354,7 @@ class EmbeddedLab:
         words = [*(["--profile", first.profile] if first and first.profile != DEFAULT_PROFILE else [])]
         words += [*(["--gpus", str(first.gpus)] if first and first.gpus else [])]
         words += [*(["--no-agent"] if first and not first.agent else [])]
+        words += [*(["--driver", first.driver] if first and first.driver != HOST_DRIVER else [])]
         words += [*(["--operator"] if has_operator(self.nodes) else [])]
         words += [*(["--data", state.data] if state and state.data else [])]
         return About(

@@ -12,6 +12,7 @@ from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.base.typed import decode
 from kgpu.lab.common import EMBEDDED_STATE
+from kgpu.lab.nodes.spec import HOST_DRIVER
 from kgpu.lab.processes import ProcessRecord
 
 STATE_FILE: Final = EMBEDDED_STATE
@@ -20,11 +21,12 @@ DEFAULT_PROFILE: Final = "hgx-h100"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstNode:
-    """The node that ``up`` adds; ``gpus`` None for as many as the profile has."""
+    """The node that ``up`` adds; ``gpus`` None for as many as the profile has, ``driver`` as in ``NodeSpec``."""
 
     profile: str = DEFAULT_PROFILE
     gpus: int | None = None
     agent: bool = True
+    driver: str = HOST_DRIVER
 
 
 class EmbeddedState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,13 +41,16 @@ class EmbeddedState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     profile: str = ""
     gpus: int | None = None
     agent: bool = True
+    driver: str = HOST_DRIVER
     server: ProcessRecord | None = None
     complete: bool = False
 
     @property
     def first(self) -> FirstNode | None:
         """The lab's first node, None when it was started without one."""
-        return FirstNode(profile=self.profile, gpus=self.gpus, agent=self.agent) if self.profile else None
+        if not self.profile:
+            return None
+        return FirstNode(profile=self.profile, gpus=self.gpus, agent=self.agent, driver=self.driver)
 
 
 def load(folder: Path, name: str) -> EmbeddedState | None:

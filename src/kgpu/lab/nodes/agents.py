@@ -21,7 +21,7 @@ from kgpu.base.files import write_atomic
 from kgpu.formats.names import ENV_HW_STATE, ENV_RUN_DIR
 from kgpu.lab.nodes import boots, machine
 from kgpu.lab.nodes.machine import NodeMachine
-from kgpu.lab.nodes.spec import NodeSpec, mig_rows
+from kgpu.lab.nodes.spec import CONTAINER_DRIVER, NodeSpec, mig_rows
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,10 @@ def _make_hardware(spec: NodeSpec, root: Path) -> None:
 
     temporary = root.with_name(f".{root.name}.new")
     create.create_root(spec.profile, temporary, gpus=spec.gpus, seed=spec.name, force=True)
+    if spec.driver == CONTAINER_DRIVER:
+        from kgpu.hw.simulator import container_driver
+
+        container_driver.remove_from_host(temporary)
     cut_slices(spec, temporary)
     os.rename(temporary, root)
 

@@ -23,7 +23,9 @@ from kgpu.formats.names import (
     CDI_DIR,
     ENV_HOST_ROOT,
     ENV_RUN_DIR,
+    ENV_SIMULATED_NVIDIA_RUN,
     ENV_SIMULATED_REBOOT,
+    ENV_TERMINATION_LOG,
     ENV_WAIT_FOR_VALIDATION,
     HOST_ROOT,
     IMAGE_REPOSITORY,
@@ -50,6 +52,7 @@ PLACES: Final = (
     (CDI_DIR, "CDI_DIR", ""),
     (STATE_DIR, "STATE_DIR", ""),
     ("/run/nvidia", ENV_WAIT_FOR_VALIDATION, "validations"),
+    ("/run/nvidia", ENV_SIMULATED_NVIDIA_RUN, ""),
     (RUN_DIR, ENV_RUN_DIR, ""),
     (f"{KUBELET_ROOT}/pod-resources", "DCGM_POD_RESOURCES_KUBELET_SOCKET", "kubelet.sock"),
     ("/driver-root", "DRIVER_ROOT_CTR_PATH", ""),
@@ -57,7 +60,7 @@ PLACES: Final = (
 # A pod has no processes of its own here; those of this name are other people's.
 SHARED: Final = {"SEND_SIGNAL": "false"}
 # What the machine alone says: a pod that could would choose a file to be made, or another boot.
-MACHINES_OWN: Final = frozenset({ENV_BOOT_ID, ENV_SIMULATED_REBOOT})
+MACHINES_OWN: Final = frozenset({ENV_BOOT_ID, ENV_SIMULATED_REBOOT, ENV_SIMULATED_NVIDIA_RUN, ENV_TERMINATION_LOG})
 # Variables for addresses to listen on, with the ports that kgpu uses when they are not set.
 ADDRESSES: Final = (("METRICS_BIND_ADDRESS", 8080), ("HEALTH_PROBE_BIND_ADDRESS", 8081))
 # A container that mounts parts of the host's root has this one, which every node has a copy of.
@@ -100,6 +103,7 @@ def command(
     variables = {name: str(Path(host_paths[path], part)) for path, name, part in PLACES if path in host_paths}
     if TOKENS in host_paths:
         variables["KUBECONFIG"] = str(kubeconfig)
+    variables[ENV_TERMINATION_LOG] = str(kubeconfig.with_name("termination-log"))
     if boot:
         variables[ENV_BOOT_ID] = boot
     if reboot is not None:

@@ -65,19 +65,24 @@ class NodeMachine:
         )
 
 
-def of_node(folder: Path, sockets: Path, *, gpus: bool) -> NodeMachine:
-    """The machine of the node in ``folder``; ``sockets`` is a short path to it, for the kubelet's sockets."""
+def of_node(folder: Path, sockets: Path, *, gpus: bool, container_driver: bool = False) -> NodeMachine:
+    """The machine of the node in ``folder``; ``sockets`` is a short path to it, for the kubelet's sockets.
+
+    A driver on the host is also where driver containers install theirs, so that one ClusterPolicy fits all nodes. With
+    ``container_driver`` there is nothing until such a container has.
+    """
     own = folder / "host"
     root = folder / HARDWARE if gpus else own / "root"
+    nvidia = root / "run/nvidia" if container_driver else own / "run-nvidia"
     return NodeMachine(
         root,
         {
             # Verdicts of simulated GPUs must never be read as those of this machine's.
             RUN_DIR: root / RUN_DIR.lstrip("/"),
             f"/var{RUN_DIR}": root / RUN_DIR.lstrip("/"),
-            "/run/nvidia": own / "run-nvidia",
-            "/var/run/nvidia": own / "run-nvidia",
-            DRIVER_INSTALL_DIR: folder / HARDWARE,
+            "/run/nvidia": nvidia,
+            "/var/run/nvidia": nvidia,
+            **({} if container_driver else {DRIVER_INSTALL_DIR: folder / HARDWARE}),
             KUBELET_DEVICE_PLUGIN_DIR: sockets / PLUGINS,
             f"{KUBELET_ROOT}/pod-resources": sockets / POD_RESOURCES,
             CDI_DIR: folder / "cdi",

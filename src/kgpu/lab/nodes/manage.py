@@ -74,7 +74,7 @@ def add(
     lab: Path, profile: str, count: int = 1, *, name_prefix: str = "", gpus: int | None = None,
     mig: Sequence[str] = (), light: bool = False, labels: Mapping[str, str] | None = None,
     taints: Iterable[NodeTaint] = (), config: str = "", cpu: str = "", memory: str = "", time_scale: float = 1.0,
-    agent: bool = True,
+    agent: bool = True, driver: str = spec.HOST_DRIVER,
 ) -> list[str]:  # fmt: skip
     """Make ``count`` nodes of a profile (a file's path works too); their names. Raises LabError, ConfigError.
 
@@ -95,7 +95,7 @@ def add(
         NodeSpec(
             name=name, profile=str(Path(profile).absolute()) if "/" in profile else profile, gpus=gpus, light=light,
             labels=dict(labels or {}), taints=tuple(taints), mig=tuple(mig), config=config, cpu=cpu, memory=memory,
-            time_scale=time_scale, agent=agent,
+            time_scale=time_scale, agent=agent, driver=driver,
         )
         for name in names
     ]  # fmt: skip

@@ -33,7 +33,7 @@ from kgpu.lab.nodes.podevents import KubeletEvent, KubeletRecorder
 from kgpu.lab.nodes.podresources import FOLDER as POD_RESOURCES
 from kgpu.lab.nodes.podresources import PodResourcesServer
 from kgpu.lab.nodes.runtime import Runtime
-from kgpu.lab.nodes.spec import NodeSpec
+from kgpu.lab.nodes.spec import CONTAINER_DRIVER, NodeSpec
 from kgpu.lab.nodes.worker import PodWorker
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,9 @@ class SimNode:
             name=spec.name, folder=folder, api=shared.api, recorder=shared.recorder, runtime=shared.runtime,
             devices=self.devices, addresses=shared.addresses, host_ip=shared.endpoint.address, claims=self.claims,
             allocatable=self.allocatable, specs=(folder / "cdi-static", folder / "cdi"), light=spec.light,
-            machine=machine.of_node(folder, sockets, gpus=spec.has_gpus), service_env=shared.service_env,
+            machine=machine.of_node(
+                folder, sockets, gpus=spec.has_gpus, container_driver=spec.driver == CONTAINER_DRIVER
+            ), service_env=shared.service_env,
             scale=spec.time_scale, slots=shared.starts, boot=lambda: self.boot,
         )  # fmt: skip
 

@@ -105,7 +105,10 @@ def _initialize(state: PodState, due: list[PodContainer], *, started: bool) -> b
                 due.append(container)
             if not container.started_ok and not started:
                 return False
-        elif not started and (container.former or not container.succeeded):
+        elif not started and (
+            # One that runs again after a reboot still has the end of its earlier run.
+            container.phase is Phase.RUNNING or container.former or not container.succeeded
+        ):
             if container.phase is not Phase.RUNNING and _wants_to_run(state, container):
                 due.append(container)
             return False

@@ -190,7 +190,9 @@ class Runtime:
 
     def runs(self, sample: SampleImage, args: Sequence[str]) -> bool:
         """Whether the command is a local process here; False for one that a stand-in takes the place of."""
-        return not sample.pause and built(sample) and (self.networks or not sample.needs_network(args))
+        if sample.pause or (sample.isolated and self.mode != NAMESPACES):
+            return False
+        return built(sample) and (self.networks or not sample.needs_network(args))
 
     async def start(self, wanted: Start) -> Running:
         """Start the command; returns when it runs. Raises StartError."""

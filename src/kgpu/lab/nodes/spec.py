@@ -24,6 +24,9 @@ from kgpu.base.typed import decode
 
 SPEC_FILE: Final = "node.json"
 CPU_PROFILE: Final = "cpu"
+HOST_DRIVER, CONTAINER_DRIVER = "host", "container"
+DRIVERS: Final = (HOST_DRIVER, CONTAINER_DRIVER)
+"""Where a node's driver comes from."""
 MAX_NODES_AT_ONCE: Final = 5000
 MAX_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -80,7 +83,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     ``light``: its agent runs inside the host process on hardware that is only data; its pods are stand-ins.
     ``time_scale`` shortens waits that Kubernetes measures in tens of seconds (restart back-off): with 0.1 they are a
-    tenth.
+    tenth. ``driver`` is where its driver comes from: installed on the host, or in a container that the operator runs.
     """
 
     name: str
@@ -96,6 +99,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pods: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 110
     time_scale: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     agent: bool = True
+    driver: str = HOST_DRIVER
 
     def __post_init__(self) -> None:
         for what, expected in _problems(self):
@@ -140,6 +144,17 @@ def _problems(spec: NodeSpec) -> list[tuple[str, str]]:
             problems.append((f"{what}: {error.reason}", "a Kubernetes quantity"))
     if spec.mig and (spec.light or not spec.has_gpus):
         problems.append(("a MIG layout", "a node with simulated GPUs that is not light"))
+    if spec.driver not in DRIVERS:
+        problems.append(
+            (f'driver "{spec.driver:.40}" {did_you_mean(spec.driver, DRIVERS)}'.rstrip(), " or ".join(DRIVERS))
+        )
+    elif spec.driver == CONTAINER_DRIVER and (spec.light or not spec.has_gpus or spec.mig or spec.agent):
+        problems.append(
+            (
+                "a driver in a container",
+                "a node with GPUs that is neither light nor has MIG slices, in a lab with the operator",
+            )
+        )
     if not spec.has_gpus and spec.gpus is not None:
         problems.append(("a CPU node has no GPUs to count", "no number of GPUs"))
     return problems

@@ -18,7 +18,7 @@ from kgpu.formats.cdi import Spec, parse_spec
 from kgpu.formats.names import CDI_ANNOTATION_PREFIX, ENV_LAB_POD_ADDRESS, ENV_LAB_POD_IP
 from kgpu.kube.port import Object
 from kgpu.lab import samples
-from kgpu.lab.nodes import boots, environment, kgpu_image, volumes
+from kgpu.lab.nodes import boots, driver_image, environment, kgpu_image, volumes
 from kgpu.lab.nodes.context import TOKEN_S, NodeContext
 from kgpu.lab.nodes.folder import REBOOT
 from kgpu.lab.nodes.oci import CdiError, OciConfig, allocate, cdi_names, inject
@@ -28,6 +28,8 @@ from kgpu.lab.nodes.runtime import ContainerNetwork, Running, Runtime, StandIn, 
 CONFIG_ERROR: Final = "CreateContainerConfigError"
 CREATE_ERROR: Final = "CreateContainerError"
 START_ERROR: Final = "StartError"
+PULL_ERROR: Final = "ErrImagePull"
+PULL_BACK_OFF: Final = "ImagePullBackOff"
 CREATING: Final = "ContainerCreating"
 
 
@@ -89,6 +91,17 @@ def facts_of(node: NodeContext, state: PodState) -> dict[str, str]:
     }
 
 
+def pull_trouble(node: NodeContext, container: PodContainer) -> StartTroubleError | None:
+    """Why an image can't be pulled, None for one that can; after the first attempt the kubelet takes its time."""
+    missing = "" if node.light else driver_image.missing(container.image, node.machine.root)
+    if not missing:
+        return None
+    if container.reason in {PULL_ERROR, PULL_BACK_OFF}:
+        text = f'Back-off pulling image "{container.image}": {PULL_ERROR}: {missing}'
+        return StartTroubleError(PULL_BACK_OFF, text, event="BackOff")
+    return StartTroubleError(PULL_ERROR, missing)
+
+
 async def start(node: NodeContext, state: PodState, container: PodContainer, claims: Sequence[str] = ()) -> Running:
     """Start one run. Raises StartTroubleError; KubeError when the API server can't be asked."""
     pod, spec = state.pod, container.spec
@@ -125,6 +138,8 @@ async def start(node: NodeContext, state: PodState, container: PodContainer, cla
         raise StartTroubleError(CREATE_ERROR, text) from error
     places = await make_volumes(node, state, facts)
     config = node.machine.applied(config)
+    if driver_image.is_one(container.image):
+        config = driver_image.on(config, node.machine.root, container.image)
     network_env = {ENV_LAB_POD_ADDRESS: node.loopback(state.pod_ip), ENV_LAB_POD_IP: state.pod_ip}
     config = replace(config, env={**kgpu_image.without_machines_own(config.env), **network_env})
     try:

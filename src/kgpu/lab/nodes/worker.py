@@ -196,13 +196,16 @@ class PodWorker:
         if wrong := images.problem(container.image):
             self._not_started(container, starter.StartTroubleError(images.INVALID, wrong, event="InspectFailed"))
             return False
+        if (trouble := starter.pull_trouble(node, container)) is not None:
+            self._not_started(container, trouble)
+            return False
         text = f'Container image "{container.image}" already present on machine and can be accessed by the pod'
         node.event(state.pod, "Normal", "Pulled", text, container=container.name, init=init)
         try:
             async with node.slots:
                 running = await starter.start(node, state, container, self._cdi(container))
-        except starter.StartTroubleError as trouble:
-            self._not_started(container, trouble)
+        except starter.StartTroubleError as failed:
+            self._not_started(container, failed)
             return False
         except KubeError as error:
             container.not_before = node.now() + RETRY_S * node.scale

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
-from kgpu.formats.names import CDI_STATIC_DIR, DRIVER_INSTALL_DIR
+from kgpu.formats.names import CDI_STATIC_DIR, DRIVER_INSTALL_DIR, SIMULATED_MACHINE
 from kgpu.lab import common
 from kgpu.lab.real import configs, images, namespaces
 from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabNetwork, LabPaths, LabSpec, node_dir
@@ -20,6 +20,7 @@ from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabNetwork, LabPaths
 if TYPE_CHECKING:
     from kgpu.lab.real.cluster import RealLab
 
+NVIDIA_RUN: Final = "/run/nvidia"
 _OVERLAY_MAGIC: Final = 0x794C7630
 _SOCKET_S: Final = 30.0
 
@@ -112,6 +113,37 @@ def write_cdi_spec(lab: RealLab) -> None:
         raise LabError(
             f"kgpu cdi generate failed: {done.stderr.strip()}", "a CDI spec of the simulated GPUs", "see its message"
         )
+
+
+def show_machine(lab: RealLab) -> None:
+    """Make the node one whose driver comes in a container, until it ends: its ``/run/nvidia`` is the simulated
+    machine's, which is to be seen in it. Raises LabError, HwError.
+    """
+    from kgpu.hw.simulator import container_driver
+
+    container_driver.remove_from_host(lab.hw_root)
+    machine = lab.hw_root / SIMULATED_MACHINE.lstrip("/")
+    machine.mkdir(parents=True, exist_ok=True)
+    script = 'mkdir -p "$2" && mount --bind "$0" "$1" && mount --rbind "$0/run/nvidia" "$2"'
+    command = lab.in_node(["sh", "-c", script, str(lab.hw_root), str(machine), NVIDIA_RUN])
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise LabError(
+            f"the machine can't be mounted in the node: {done.stderr.strip()}", "a node that is up",
+            "look into the keeper's log",
+        )  # fmt: skip
+
+
+def import_driver(lab: RealLab, *versions: str, system: str) -> None:
+    """Load driver images of these releases into the node, for the operating system ``system`` (``ubuntu24.04``)."""
+    from kgpu.lab.real.kgpu_image import driver_images
+
+    archive = lab.paths.images / "driver.tar"
+    write_atomic(
+        archive, images.oci_archive(*driver_images(versions, system, lab.progress), architecture=images.architecture())
+    )
+    import_archive(lab, archive)
+    archive.unlink()
 
 
 def show_driver(lab: RealLab) -> None:

@@ -24,8 +24,9 @@ from typing import Final
 import kgpu
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
-from kgpu.formats.names import IMAGE_REPOSITORY
+from kgpu.formats.names import ENV_SIMULATED_MACHINE, IMAGE_REPOSITORY, SIMULATED_MACHINE
 from kgpu.formats.programs import ENTRYPOINT, LINKS, PEERS_FOLDER
+from kgpu.lab import samples
 from kgpu.lab.progress import PlainProgress, Progress
 from kgpu.lab.real import images, python_files
 from kgpu.lab.real.images import LabImage, Layer, LayerEntry
@@ -85,6 +86,39 @@ def _image(lower: Layer, own: Sequence[CopiedFile]) -> LabImage:
             "org.opencontainers.image.licenses": "Apache-2.0",
         },
     )
+
+
+def driver_images(versions: Sequence[str], system: str, progress: Progress | None = None) -> list[LabImage]:
+    """NVIDIA's driver image of these releases, which installs a simulated driver: kgpu's image with other programs.
+
+    Raises LabError, HwError.
+    """
+    from kgpu.hw.simulator.build import native_dir
+
+    sample = samples.by_name(samples.DRIVER)
+    lower = ensure_base(progress or PlainProgress(), cache_folder())
+    own = _image(lower, python_files.own_package())
+    native = native_dir()
+
+    def content(source: str) -> bytes:
+        if source.startswith("artifact:"):
+            return (native / source.removeprefix("artifact:")).read_bytes()
+        return samples.script(source)
+
+    added = [LayerEntry(path=path.strip("/"), data=content(source)) for path, source in sample.files.items()]
+    known = {entry.path.strip("/") for entry in own.files}
+    files = (*own.files, *(one for one in images.folders(added) if one.path not in known), *added)
+    return [
+        LabImage(
+            names=(f"nvcr.io/nvidia/driver:{version}-{system}",), under=(lower,), files=files,
+            entrypoint=sample.entrypoint, command=sample.command,
+            env=(
+                *_ENV, f"DRIVER_VERSION={version}", f"KGPU_LAB_PYTHON=/{HOME}/bin/python3", "KGPU_MOUNT_SYS=true",
+                f"{ENV_SIMULATED_MACHINE}={SIMULATED_MACHINE}",
+            ),
+        )
+        for version in versions
+    ]  # fmt: skip
 
 
 def ensure_base(progress: Progress, cache: Path) -> Layer:

@@ -1,0 +1,68 @@
+"""Which pods a driver manager evicts from its node, and which it may not. Pure; the rules are kubectl drain's.
+
+This is for a driver container that was replaced by hand. Where an operator upgrades drivers, its own drain does this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kgpu.drivermanager.config import ManagerSettings
+from kgpu.drivermanager.model import LocalPod
+from kgpu.formats import names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eviction:
+    """``going`` are the pods to evict, ``refused`` those that may not go, each with why."""
+
+    going: tuple[LocalPod, ...] = ()
+    refused: tuple[tuple[LocalPod, str], ...] = ()
+
+
+def of_gpu_pods(pods: Iterable[LocalPod], settings: ManagerSettings) -> Eviction:
+    """Of the pods that ask for GPUs."""
+    return _judged((pod for pod in pods if pod.gpus), settings)
+
+
+def of_all_pods(pods: Iterable[LocalPod], settings: ManagerSettings) -> Eviction:
+    """Of every pod that the drain's selector matches."""
+    wanted = required_labels(settings.selector)
+    return _judged((pod for pod in pods if wanted.items() <= pod.labels.items()), settings)
+
+
+def required_labels(selector: str) -> dict[str, str]:
+    """The labels that ``key=value,key2=value2`` asks for. Raises ValueError for other kinds of selectors."""
+    labels = {}
+    for part in filter(None, (piece.strip() for piece in selector.split(","))):
+        key, equals, value = part.replace("==", "=", 1).partition("=")
+        if not equals or not key.strip() or key.strip().endswith("!") or "(" in part:
+            raise ValueError(part)
+        labels[key.strip()] = value.strip()
+    return labels
+
+
+def _judged(pods: Iterable[LocalPod], settings: ManagerSettings) -> Eviction:
+    going, refused = [], []
+    for pod in sorted(pods, key=lambda pod: pod.where):
+        if pod.owner == "DaemonSet" or pod.mirror or pod.ended or _stays(pod):
+            continue
+        why = "" if pod.leaving else _refusal(pod, settings)
+        if why:
+            refused.append((pod, why))
+        else:
+            going.append(pod)
+    return Eviction(going=tuple(going), refused=tuple(refused))
+
+
+def _stays(pod: LocalPod) -> bool:
+    return pod.labels.get(names.DRIVER_UPGRADE_DRAIN_SKIP) == "true"
+
+
+def _refusal(pod: LocalPod, settings: ManagerSettings) -> str:
+    if pod.empty_dirs and not settings.delete_empty_dir:
+        return "it would lose what is in its emptyDir (DRAIN_DELETE_EMPTYDIR_DATA)"
+    if not pod.owner and not settings.force:
+        return "no controller would make it anew (DRAIN_USE_FORCE)"
+    return ""

@@ -1,0 +1,137 @@
+"""The program of a simulated driver's image: ``nvidia-driver init``, as NVIDIA's images have it.
+
+It runs in the driver container of a lab's node, takes its time, and can fail in each phase: with the words that the
+real one prints, for those who look for them. As there, the modules stay loaded when it ends: the next driver manager
+unloads them. ``python -m kgpu.hw.simulator.driver_image init``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kgpu.base.errors import UserError
+from kgpu.formats import names
+from kgpu.hw.simulator import container_driver, modules
+from kgpu.hw.simulator.container_driver import ContainerDriver
+
+FILES: Final = "/usr/share/kgpu/driver"
+"""Where the image has the driver as it is built."""
+RUN: Final = "run/nvidia"
+STATE, PID, DAEMONS = "nvidia-driver.state", "nvidia-driver.pid", "validations/.driver-daemons-status"
+CRASH_SECONDS: Final = 3.0
+WORDS: Final[Mapping[str, str]] = {
+    "headers": "Could not resolve Linux kernel version",
+    "build": "modpost: GPL-incompatible module nvidia.ko uses GPL-only symbol 'rcu_read_unlock_strict'",
+    "sign": "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service",
+    "load": "modprobe: ERROR: could not insert 'nvidia': No such device",
+    "in use": "Could not unload NVIDIA driver kernel modules, driver is in use",
+    "crash": "nvidia-persistenced failed to start",
+}
+
+
+class PhaseFailedError(Exception):
+    """The container ends with code 1 after these words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """One start of the container. ``machine`` is the machine's root, ``files`` the image's own of the driver."""
+
+    machine: Path
+    files: Path
+    version: str
+    digest: str = ""
+
+    def run(self) -> ContainerDriver:
+        """Install, load and show the driver. Returns the machine's settings. Raises PhaseFailedError, UserError."""
+        wanted = container_driver.settings(self.machine) or ContainerDriver()
+        if self._is_loaded():
+            _say("the wanted driver is loaded already")
+        else:
+            self._unload_other()
+            self._install(wanted)
+        container_driver.install(self.machine, self.files, self.version)
+        container_driver.mount(self.machine)
+        (self._run / STATE).write_text(f"{self.digest}\n")
+        (self._run / PID).write_text(f"{os.getpid()}\n")
+        daemons = self._run / DAEMONS
+        daemons.parent.mkdir(parents=True, exist_ok=True)
+        daemons.write_text("nvidia-persistenced is not running\n" if wanted.fail == "probe" else "Ready\n")
+        return wanted
+
+    @property
+    def _run(self) -> Path:
+        return self.machine / RUN
+
+    def _is_loaded(self) -> bool:
+        try:
+            stored = (self._run / STATE).read_text().strip()
+        except OSError:
+            return False
+        return bool(self.digest) and stored == self.digest and modules.loaded(self.machine)
+
+    def _unload_other(self) -> None:
+        if not modules.loaded(self.machine):
+            return
+        try:
+            modules.unload(self.machine)
+        except UserError as error:
+            raise PhaseFailedError(WORDS["in use"]) from error
+
+    def _install(self, wanted: ContainerDriver) -> None:
+        for phase, what in (
+            ("headers", "looking for the kernel's headers"), ("build", "compiling the modules"),
+            ("sign", "signing the modules"), ("load", f"loading driver {self.version}"),
+        ):  # fmt: skip
+            _say(what)
+            if phase == "build":
+                time.sleep(wanted.takes)
+            if wanted.fail == phase:
+                raise PhaseFailedError(WORDS[phase])
+        modules.load(self.machine, self.version)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - a container's log
+
+
+def main(arguments: Sequence[str], env: Mapping[str, str]) -> int:
+    """The container's first process: its exit code. It waits for SIGTERM once the driver is up."""
+    if list(arguments[:1]) != ["init"]:
+        _say(f"the lab's driver image knows init alone, not {' '.join(arguments) or 'nothing'!r:.80}")
+        return 1
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
+    machine = Path(env.get(names.ENV_SIMULATED_MACHINE) or names.SIMULATED_MACHINE)
+    installation = Installation(
+        machine=machine, files=Path(FILES), version=env.get("DRIVER_VERSION", ""),
+        digest=env.get("DRIVER_CONFIG_DIGEST", ""),
+    )  # fmt: skip
+    try:
+        wanted = installation.run()
+    except (PhaseFailedError, UserError) as error:
+        _say(error.one_line() if isinstance(error, UserError) else str(error))
+        return 1
+    _say(f"driver {installation.version} is up")
+    if wanted.fail == "crash":
+        time.sleep(CRASH_SECONDS)
+        _say(WORDS["crash"])
+        return 1
+    while True:
+        signal.pause()
+
+
+def _end(number: int, frame: object) -> None:
+    del number, frame
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

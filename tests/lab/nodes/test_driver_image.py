@@ -1,0 +1,82 @@
+"""Which images are the driver's, which of them there are, and what a container of one gets of its node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kgpu.base.errors import LabError
+from kgpu.formats.names import ENV_SIMULATED_MACHINE
+from kgpu.hw.simulator import container_driver
+from kgpu.lab import samples
+from kgpu.lab.nodes import driver_image, machine
+from kgpu.lab.nodes.oci import OciConfig
+from kgpu.lab.nodes.runtime import NAMESPACES, PLAIN, Runtime
+from kgpu.lab.nodes.spec import NodeSpec
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("nvcr.io/nvidia/driver:550.54.15-ubuntu24.04", "550.54.15"),
+        ("nvcr.io/nvidia/driver:570.133-rhel9", "570.133"),
+        ("registry:5000/a/driver:580.65.06-6.8.0-40-generic-ubuntu22.04", "580.65.06"),
+        ("driver:535.1.1-talosv1.12", "535.1.1"),
+        ("nvcr.io/nvidia/driver:550.54.15", ""),
+        ("nvcr.io/nvidia/driver@sha256:" + "0" * 64, ""),
+        ("nvcr.io/nvidia/mydriver:550.54.15-ubuntu24.04", ""),
+        ("nvidia/cuda:12.5.0-base-ubuntu22.04", ""),
+    ],
+)
+def test_the_release_is_in_the_tag(image: str, version: str) -> None:
+    assert driver_image.version_of(image) == version
+    assert driver_image.is_one(image) is bool(version)
+
+
+def test_an_image_is_there_for_every_branch_that_is_known(tmp_path: Path) -> None:
+    known, unknown = "nvcr.io/nvidia/driver:550.54.15-ubuntu24.04", "nvcr.io/nvidia/driver:999.1-ubuntu24.04"
+    assert driver_image.missing(known, tmp_path) == ""
+    assert f"{unknown}: not found" in driver_image.missing(unknown, tmp_path)
+    assert driver_image.missing("busybox", tmp_path) == ""
+    (tmp_path / container_driver.SETTINGS).write_text('{"fail": "pull"}')
+    assert "not found" in driver_image.missing(known, tmp_path)
+    (tmp_path / container_driver.SETTINGS).write_text('{"fail": "build"}')
+    assert driver_image.missing(known, tmp_path) == ""
+
+
+def test_its_container_has_the_machine_and_its_sys() -> None:
+    config = driver_image.on(OciConfig(env={"A": "1"}), Path("/node/hw"), "driver:570.133.20-ubuntu24.04")
+    assert config.env["DRIVER_VERSION"] == "570.133.20"
+    assert {mount.container_path: mount.host_path for mount in config.mounts} == {
+        "/sys": "/node/hw/sys", config.env[ENV_SIMULATED_MACHINE]: "/node/hw",
+    }  # fmt: skip
+
+
+def test_it_runs_only_with_a_file_system_of_its_own() -> None:
+    sample = samples.by_name(samples.DRIVER)
+    assert Runtime(NAMESPACES).runs(sample, ("nvidia-driver", "init"))
+    assert not Runtime(PLAIN).runs(sample, ("nvidia-driver", "init"))
+
+
+def test_the_node_has_no_driver_below_run_until_a_container_brings_one(tmp_path: Path) -> None:
+    its = machine.of_node(tmp_path, tmp_path, gpus=True, container_driver=True)
+    assert its.find("/run/nvidia/driver/usr/lib") == tmp_path / "hw/run/nvidia/driver/usr/lib"
+    assert its.find("/run/nvidia/validations") == tmp_path / "hw/run/nvidia/validations"
+    other = machine.of_node(tmp_path, tmp_path, gpus=True)
+    assert other.find("/run/nvidia/driver/usr/lib") == tmp_path / "hw/usr/lib"
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"profile": "l4", "driver": "contaner", "agent": False},
+        {"profile": "l4", "driver": "container"},
+        {"profile": "cpu", "driver": "container", "agent": False},
+        {"profile": "l4", "driver": "container", "light": True},
+        {"profile": "dgx-h100", "driver": "container", "agent": False, "mig": ("0:1g.10gb*7",)},
+    ],
+)
+def test_where_no_driver_can_come_in_a_container_that_is_refused(about: dict[str, object]) -> None:
+    with pytest.raises(LabError, match="driver"):
+        NodeSpec(name="node", **about)  # type: ignore[arg-type]
