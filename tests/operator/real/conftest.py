@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +31,12 @@ RELEASE = "kgpu"
 # Kinds that tests look at until something has happened: a kubectl for each look would leave no processor to what happens.
 PATHS = {
     "clusterpolicy": "/apis/nvidia.com/v1/clusterpolicies",
+    "nodeoperation": "/apis/kgpu.dev/v1alpha1/nodeoperations",
     "pod": "/api/v1/namespaces/{}/pods",
+    "event": "/api/v1/namespaces/{}/events",
     "daemonset": "/apis/apps/v1/namespaces/{}/daemonsets",
     "deployment": "/apis/apps/v1/namespaces/{}/deployments",
+    "pdb": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
 }
 
 Object = dict[str, Any]
@@ -45,17 +47,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def path_of(words: tuple[str, ...]) -> str:
-    """The path for ``kubectl get WORDS``: ``KIND [NAME] [-n NAMESPACE]`` of a kind in PATHS; "" for anything else."""
+    """The path for ``kubectl get WORDS``: ``KIND [NAME] [-n NAMESPACE | -A]`` of a kind in PATHS; "" for anything else."""
     rest = list(words)
     namespace = "default"
     if "-n" in rest:
         at = rest.index("-n")
         namespace = rest[at + 1]
         del rest[at : at + 2]
+    everywhere = "-A" in rest
+    if everywhere:
+        rest.remove("-A")
     kind = rest[0].removesuffix("s")
     if kind not in PATHS or len(rest) > 2 or any(word.startswith("-") for word in rest):
         return ""
-    return "/".join([PATHS[kind].format(namespace), *rest[1:]])
+    path = PATHS[kind].replace("/namespaces/{}", "") if everywhere else PATHS[kind].format(namespace)
+    return "/".join([path, *rest[1:]])
 
 
 @dataclass
@@ -104,12 +110,10 @@ class Site:
 
     def until(self, condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
         """The first true value of ``condition``; the deadline only ends a wait that would never end."""
-        end = time.monotonic() + deadline_s
-        while not (found := condition()):
-            if time.monotonic() > end:
-                print(self.evidence())
-                pytest.fail(f"waited {deadline_s:.0f} s for {what}")
-            time.sleep(0.2)
+        found = on_real.looked_for(condition, deadline_s)
+        if found is None:
+            print(self.evidence())
+            pytest.fail(f"waited {deadline_s:.0f} s for {what}")
         return found
 
     def still_allocatable(self, gpus: str = "8") -> None:

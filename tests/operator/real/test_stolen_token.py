@@ -235,13 +235,15 @@ def token_of(site: Site, stolen: Stolen) -> Account:
 def differences(site: Site, installation: str) -> list[str]:
     """Where ``kubectl auth can-i --list`` says something else than what was reviewed, of every account that is there."""
     found = []
+    namespaces = (NAMESPACE, "default", TENANT)
+    everybodys = {namespace: can_i(site, "nobody", namespace) for namespace in namespaces}
     for file in sorted((account_rights.FOLDER / installation).iterdir()):
         if file.stem in {"kgpu-crds", "gpu-operator-cleanup"}:  # what a hook may do while it runs
             continue
         rights = account_rights.read(installation, file.stem)
-        for namespace in (NAMESPACE, "default", TENANT):
+        for namespace in namespaces:
             wanted = rights.get("", frozenset()) | rights.get(namespace, frozenset())
-            listed = can_i(site, file.stem, namespace) - can_i(site, "nobody", namespace)
+            listed = can_i(site, file.stem, namespace) - everybodys[namespace]
             found += [f"{file.stem} in {namespace}: {right}" for right in sorted(wanted ^ listed)]
     return found
 
