@@ -64,6 +64,11 @@ def path_of(words: tuple[str, ...]) -> str:
     return "/".join([path, *rest[1:]])
 
 
+def is_ready(pod: Object) -> bool:
+    """Whether the kubelet says so."""
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
+
+
 @dataclass
 class Site:
     """A cluster, and Helm to change it with."""
@@ -71,6 +76,8 @@ class Site:
     lab: RealLab
     helm_program: str
     home: Path
+    values: tuple[str, ...] | None = None
+    """Those that kgpu was installed with last; None where it is not, or was made by other means."""
 
     def helm(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "HELM_CACHE_HOME": str(self.home), "HELM_CONFIG_HOME": str(self.home)}
@@ -84,10 +91,37 @@ class Site:
     def install(self, *sets: str, verb: str = "install", words: tuple[str, ...] = ("--create-namespace",)) -> None:
         values = ["driver.enabled=false", f"hostPaths.driverInstallDir={self.lab.hw_root}", *sets]
         given = [word for value in values for word in ("--set", value)]
+        self.values = None
         self.helm(verb, RELEASE, str(CHART), *words, *given)
+        self.values = sets
 
     def uninstall(self) -> None:
+        self.values = None
         self.helm("uninstall", RELEASE)
+
+    def gone(self) -> None:
+        """A cluster without kgpu, whatever tests before have left to share."""
+        if self.installed():
+            self.uninstall()
+
+    def have(self, layout: str, *sets: str) -> None:
+        """kgpu at work with these values: what is there is used, or upgraded, as an installation anew costs three times
+        as much. For tests that begin with nothing but that; ``clean`` is for those that are about how it comes or goes.
+        """
+        wanted = (f"layout={layout}", *sets)
+        if self.values != wanted:
+            self.install(*wanted, verb="upgrade", words=("--install", "--create-namespace"))
+        self.until(lambda: self.at_work(layout), f"the pods of the layout {layout} alone")
+        self.ready()
+
+    def at_work(self, layout: str) -> bool:
+        """Whether there are the pods of this layout, all of them ready, and none that ends."""
+        pods = (self.get("pods", "-n", NAMESPACE) or {"items": ()})["items"]
+        apps = {pod["metadata"]["labels"].get("app", "") for pod in pods}
+        expected = {"agent": {"kgpu-agent"}, "operands": {"nvidia-device-plugin-daemonset"}}
+        others = set().union(*expected.values()) - expected[layout]
+        well = all(not pod["metadata"].get("deletionTimestamp") and is_ready(pod) for pod in pods)
+        return well and expected[layout] <= apps and not others & apps
 
     def installed(self) -> bool:
         return RELEASE in self.helm("list", "--all", "--short").stdout.split()
@@ -211,6 +245,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture
 def clean(site: Site) -> Iterator[Site]:
     """The cluster without kgpu, before and after."""
+    site.gone()
     yield site
+    site.values = None
     if site.installed() and site.helm("uninstall", RELEASE, check=False).returncode != 0:
         site.helm("uninstall", RELEASE, "--no-hooks", check=False)

@@ -31,6 +31,7 @@ ONLY_WITH_OPERATIONS = {"Operations by phase", "How long nodes are held", "Opera
 @pytest.fixture(scope="module")
 def running(site: Site) -> Iterator[Site]:
     with watching.kinds(site):
+        site.gone()
         site.install(*watching.VALUES, words=("--create-namespace", *watching.TEXTS))
         site.ready()
         yield site

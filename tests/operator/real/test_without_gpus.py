@@ -22,11 +22,9 @@ NO_GPUS = {
 @pytest.fixture(scope="module")
 def fresh(site: Site) -> Iterator[Site]:
     """A cluster without kgpu, and afterwards again."""
-    if site.installed():
-        site.uninstall()
+    site.gone()
     yield site
-    if site.installed():
-        site.uninstall()
+    site.gone()
 
 
 def bring(site: Site, *values: str) -> None:
