@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import pytest
 
+T = TypeVar("T")
 REQUIRE: Final = "KGPU_REQUIRE_REAL"
 # A cold build of Kubernetes belongs to the first test's setup.
 TIMEOUT_S: Final = 3000
+FIRST_PAUSE_S: Final = 0.1
+LAST_PAUSE_S: Final = 1.0
 
 
 def mark(items: list[pytest.Item], conftest: str) -> None:
@@ -27,3 +32,18 @@ def unavailable(reason: str, *, what: str = "real cluster") -> NoReturn:
     if os.environ.get(REQUIRE) == "1":
         pytest.fail(f"{REQUIRE}=1, and the {what} can't be had: {reason}")
     pytest.skip(f"no {what} here: {reason}")
+
+
+def looked_for(condition: Callable[[], T], deadline_s: float) -> T | None:
+    """The first true value of ``condition``, None where there was none within so many seconds.
+
+    It is looked at less and less often, down to once a second: what a cluster's answers cost is taken from what is
+    waited for, and a look five times a second was a fifth of an API server's work.
+    """
+    end, pause = time.monotonic() + deadline_s, FIRST_PAUSE_S
+    while not (found := condition()):
+        if time.monotonic() > end:
+            return None
+        time.sleep(pause)
+        pause = min(pause * 1.3, LAST_PAUSE_S)
+    return found

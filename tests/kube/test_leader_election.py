@@ -24,6 +24,16 @@ def lead(api: FakeApi, clock: VirtualClock, identity: str) -> Lead:
     return Lead(api, namespace=NAMESPACE, name=LEASE, identity=identity, clock=clock)
 
 
+class ReadsCounted(FakeApi):
+    """Counts how often objects are read."""
+
+    reads = 0
+
+    async def get(self, *given: Any, **more: Any) -> Any:
+        self.reads += 1
+        return await super().get(*given, **more)
+
+
 async def test_another_that_took_the_lease_is_believed_at_once() -> None:
     api, clock = FakeApi(), VirtualClock()
     mine = lead(api, clock, "a")
@@ -55,6 +65,35 @@ async def test_a_label_on_the_lease_costs_nobody_the_lead() -> None:
         assert changed
         assert not renewal.done()
         mine.guard()
+        renewal.cancel()
+
+
+async def test_a_leader_renews_without_reading_what_it_wrote_itself() -> None:
+    api, clock = ReadsCounted(), VirtualClock()
+    mine = lead(api, clock, "a")
+    async with mine.leading() as renewing:
+        renewal = renewing()
+        before, version = api.reads, (await api.get(LEASES, LEASE, namespace=NAMESPACE) or {})["metadata"]
+        await clock.advance(60)
+        mine.guard()
+        after = (await api.get(LEASES, LEASE, namespace=NAMESPACE) or {})["metadata"]
+        assert api.reads == before + 2  # the two looks of this test
+        assert after["resourceVersion"] != version["resourceVersion"]
+        renewal.cancel()
+
+
+async def test_a_lease_that_somebody_deletes_is_made_again() -> None:
+    api, clock = FakeApi(), VirtualClock()
+    mine = lead(api, clock, "a")
+    async with mine.leading() as renewing:
+        renewal = renewing()
+        await clock.advance(4)
+        await api.delete(LEASES, LEASE, namespace=NAMESPACE)
+        await clock.advance(5)
+        mine.guard()
+        found = await api.get(LEASES, LEASE, namespace=NAMESPACE)
+        assert found is not None
+        assert found["spec"]["holderIdentity"] == "a"
         renewal.cancel()
 
 

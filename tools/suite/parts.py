@@ -64,7 +64,12 @@ PARTS: Final = (
     _real("real cluster", 1050, "tests/lab/real"),
     _real("Kubernetes' own tests", 250, "tests/lab/real/test_conformance.py"),
     _real("repairs", 450, "tests/lab/real/test_xid_stories.py"),
-    _real("operator's breakages", 800, "tests/operator/real/test_breakages.py"),
+    _real(
+        "operator's breakages",
+        800,
+        "tests/operator/real/test_breakages.py",
+        "tests/operator/real/test_without_gpus.py",
+    ),
     _real(
         "operator's toolkit",
         650,

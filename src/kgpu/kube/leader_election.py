@@ -153,7 +153,7 @@ class Lead:
     async def _try(self) -> bool:
         """Take or renew the Lease; False when another has it."""
         began, stamp = self._clock.monotonic(), self._stamp()
-        lease = await self._get()
+        lease = self._own() or await self._get()
         if lease is None:
             first = {**self._claim(stamp), "acquireTime": stamp, "leaseTransitions": 0}
             metadata = {"name": self._name, "namespace": self._namespace}
@@ -183,6 +183,7 @@ class Lead:
             self._compare_clocks(renewed)
         except KubeRefusedError as refused:
             if not refused.conflict:
+                self._seen = ""  # it may be gone: the next try looks
                 raise
             self._saw(await self._get() or lease)
             if self.holder == self._identity:
@@ -190,6 +191,12 @@ class Lead:
             return False
         self._renewed = began
         return True
+
+    def _own(self) -> Object | None:
+        """The leader's Lease as it last wrote it, which it need not read: its version tells whether it still is so."""
+        if not (self.leads and self._seen and self.holder == self._identity):
+            return None
+        return {"metadata": {"resourceVersion": self._seen}, "spec": {"holderIdentity": self._identity}}
 
     def _claim(self, stamp: str) -> Object:
         return {

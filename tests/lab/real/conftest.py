@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 import pytest
 
 from kgpu.base.errors import LabError
+from kgpu.hw.simulator import operate
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import build, hosttools
 from kgpu.lab.real.cluster import RealLab
@@ -38,11 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def until(condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
     """The first true value of ``condition``; the deadline only ends a wait that would never end."""
-    end = time.monotonic() + deadline_s
-    while not (found := condition()):
-        if time.monotonic() > end:
-            pytest.fail(f"waited {deadline_s:.0f} s for {what}")
-        time.sleep(0.1)
+    found = on_real.looked_for(condition, deadline_s)
+    if found is None:
+        pytest.fail(f"waited {deadline_s:.0f} s for {what}")
     return found
 
 
@@ -71,7 +69,19 @@ class Cluster:
             "metadata": {"name": name, "labels": {"test": "yes"}},
             "spec": spec,
         }
-        self.lab.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+        status, answer = self.lab.server("POST", PODS, manifest)
+        assert status == 201, answer
+
+    def delete(self, name: str) -> None:
+        """At once, as ``kubectl delete pod --force --grace-period=0`` does; a pod that has gone is well."""
+        status, answer = self.lab.server("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+        assert status in {200, 404}, answer
+
+    def logs(self, name: str) -> str:
+        """What the pod has printed so far."""
+        status, text = self.lab.server("GET", f"{PODS}/{name}/log", accept="application/json, */*")
+        assert status == 200, text
+        return str(text)
 
     def pods(self) -> dict[str, Any]:
         found = self.lab.server("GET", f"{PODS}?labelSelector=test%3Dyes")[1]["items"]
@@ -133,9 +143,10 @@ class Cluster:
 
     def clear(self) -> None:
         """No pods of the tests, healthy GPUs, no slices."""
-        self.lab.kubectl("delete", "pods", "-l", "test=yes", "--force", "--grace-period=0", "--ignore-not-found")
+        for name in self.pods():
+            self.delete(name)
         until(lambda: not self.pods(), "the pods to go")
-        self.hw("clear")
+        operate.clear(self.lab.hw_root)
 
 
 def klog_time(line: str) -> float:

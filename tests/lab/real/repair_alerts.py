@@ -18,7 +18,7 @@ from tests.lab.real.repairs import Fleet
 from tests.monitoring import programs
 from tests.monitoring.discovery import KINDS, Object, targets
 from tests.monitoring.world import Pages, Prometheus, closing, discovering, shortened, until
-from tests.operator.real.watching import MONITORS, Api, found
+from tests.operator.real.watching import MONITORS, Api, found, kept
 
 EXPORTER = "nvidia-dcgm-exporter"
 
@@ -51,9 +51,9 @@ def alerting(fleet: Fleet, folder: Path) -> Iterator[Prometheus]:
     with contextlib.ExitStack() as stack:
         pages, api = Pages(), Api(site.lab.kubeconfig)
         stack.enter_context(closing(pages, api))
-        pages.texts["/targets"] = lambda: json.dumps(reachable(fleet, api))
+        pages.texts["/targets"] = kept(lambda: json.dumps(reachable(fleet, api)))
         config: Object = {
-            "global": {"evaluation_interval": "500ms"},
+            "global": {"evaluation_interval": "1s"},
             "rule_files": [str(folder / "rules.yaml")],
             "scrape_configs": [discovering(monitor, f"http://127.0.0.1:{pages.port}/targets")],
         }

@@ -17,7 +17,7 @@ WORK = "nvidia-smi -L && ./vectoradd && exec sleep 3600"
 
 def _seen(cluster: Any, name: str) -> set[str]:
     """The GPUs that a pod sees."""
-    return set(UUID.findall(cluster.lab.kubectl("logs", name)))
+    return set(UUID.findall(cluster.logs(name)))
 
 
 def _until(cluster: Any, condition: Any, what: str) -> Any:
@@ -45,7 +45,7 @@ def _no_device_twice(cluster: Any) -> None:
 def test_the_kubelet_restarts_twenty_times(gpus: Any) -> None:
     gpus.pod("steady", command=WORK, gpus=2)
     gpus.wait_phase("steady", "Running")
-    _until(gpus, lambda: "Test PASSED" in gpus.lab.kubectl("logs", "steady"), "the computation")
+    _until(gpus, lambda: "Test PASSED" in gpus.logs("steady"), "the computation")
     before, held = gpus.pods()["steady"], _seen(gpus, "steady")
     assert len(held) == 2
     socket = gpus.device_plugin_dir() / "kubelet.sock"
@@ -94,7 +94,7 @@ def test_the_agent_is_killed_twenty_times(gpus: Any) -> None:
         # Pods come and go all the time, so that the kill falls into allocations too.
         gpus.pod(f"round-{number}", command=WORK, gpus=2)
         if number >= 3:
-            gpus.lab.kubectl("delete", "pod", f"round-{number - 3}", "--grace-period=0", "--force")
+            gpus.delete(f"round-{number - 3}")
         if number % 5 == 4:
             # Where an agent takes longer to register than it lives, no pod would ever run.
             _until(gpus, lambda number=number: _one_runs(gpus, number), "a pod of a round to run")
@@ -136,7 +136,7 @@ def _runs(cluster: Any, name: str) -> bool:
     status = cluster.pods()[name]["status"]
     if status["phase"] == "Failed":
         assert status["reason"] == "UnexpectedAdmissionError"
-        cluster.lab.kubectl("delete", "pod", name, "--grace-period=0", "--force")
+        cluster.delete(name)
         cluster.pod(name, command=WORK, gpus=2)
     return bool(status["phase"] == "Running")
 

@@ -84,7 +84,7 @@ def ended(cluster: Cluster, name: str) -> tuple[int, str]:
     until(lambda: cluster.phase(name) in {"Succeeded", "Failed"}, f"pod {name} to end")
     pod = cluster.pods()[name]
     state = pod["status"]["containerStatuses"][0]["state"]["terminated"]
-    cluster.lab.kubectl("delete", "pod", name, "--force", "--grace-period=0")
+    cluster.delete(name)
     return int(state["exitCode"]), str(state.get("message", ""))
 
 
@@ -105,8 +105,8 @@ def test_one_gpu_is_reset_beside_a_pod_on_another(
 ) -> None:
     gpus.pod("watcher", command="nvidia-smi -L; exec nvidia-smi -l 5 >/dev/null")
     gpus.wait_phase("watcher", "Running")
-    until(lambda: "UUID: GPU-" in gpus.lab.kubectl("logs", "watcher"), "the pod to name its GPU")
-    uuid = re.findall(r"UUID: (GPU-[0-9a-f-]+)", gpus.lab.kubectl("logs", "watcher"))[0]
+    until(lambda: "UUID: GPU-" in gpus.logs("watcher"), "the pod to name its GPU")
+    uuid = re.findall(r"UUID: (GPU-[0-9a-f-]+)", gpus.logs("watcher"))[0]
     request.getfixturevalue("without_agent")
     used = next(index for index in range(8) if gpu(gpus, NODE_NAME, index)["uuid"] == uuid)
     free = (used + 1) % 8

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +31,12 @@ RELEASE = "kgpu"
 # Kinds that tests look at until something has happened: a kubectl for each look would leave no processor to what happens.
 PATHS = {
     "clusterpolicy": "/apis/nvidia.com/v1/clusterpolicies",
+    "nodeoperation": "/apis/kgpu.dev/v1alpha1/nodeoperations",
     "pod": "/api/v1/namespaces/{}/pods",
+    "event": "/api/v1/namespaces/{}/events",
     "daemonset": "/apis/apps/v1/namespaces/{}/daemonsets",
     "deployment": "/apis/apps/v1/namespaces/{}/deployments",
+    "pdb": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
 }
 
 Object = dict[str, Any]
@@ -45,17 +47,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def path_of(words: tuple[str, ...]) -> str:
-    """The path for ``kubectl get WORDS``: ``KIND [NAME] [-n NAMESPACE]`` of a kind in PATHS; "" for anything else."""
+    """The path for ``kubectl get WORDS``: ``KIND [NAME] [-n NAMESPACE | -A]`` of a kind in PATHS; "" for anything else."""
     rest = list(words)
     namespace = "default"
     if "-n" in rest:
         at = rest.index("-n")
         namespace = rest[at + 1]
         del rest[at : at + 2]
+    everywhere = "-A" in rest
+    if everywhere:
+        rest.remove("-A")
     kind = rest[0].removesuffix("s")
     if kind not in PATHS or len(rest) > 2 or any(word.startswith("-") for word in rest):
         return ""
-    return "/".join([PATHS[kind].format(namespace), *rest[1:]])
+    path = PATHS[kind].replace("/namespaces/{}", "") if everywhere else PATHS[kind].format(namespace)
+    return "/".join([path, *rest[1:]])
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether the kubelet says so."""
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
 
 
 @dataclass
@@ -65,6 +76,8 @@ class Site:
     lab: RealLab
     helm_program: str
     home: Path
+    values: tuple[str, ...] | None = None
+    """Those that kgpu was installed with last; None where it is not, or was made by other means."""
 
     def helm(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "HELM_CACHE_HOME": str(self.home), "HELM_CONFIG_HOME": str(self.home)}
@@ -78,10 +91,37 @@ class Site:
     def install(self, *sets: str, verb: str = "install", words: tuple[str, ...] = ("--create-namespace",)) -> None:
         values = ["driver.enabled=false", f"hostPaths.driverInstallDir={self.lab.hw_root}", *sets]
         given = [word for value in values for word in ("--set", value)]
+        self.values = None
         self.helm(verb, RELEASE, str(CHART), *words, *given)
+        self.values = sets
 
     def uninstall(self) -> None:
+        self.values = None
         self.helm("uninstall", RELEASE)
+
+    def gone(self) -> None:
+        """A cluster without kgpu, whatever tests before have left to share."""
+        if self.installed():
+            self.uninstall()
+
+    def have(self, layout: str, *sets: str) -> None:
+        """kgpu at work with these values: what is there is used, or upgraded, as an installation anew costs three times
+        as much. For tests that begin with nothing but that; ``clean`` is for those that are about how it comes or goes.
+        """
+        wanted = (f"layout={layout}", *sets)
+        if self.values != wanted:
+            self.install(*wanted, verb="upgrade", words=("--install", "--create-namespace"))
+        self.until(lambda: self.at_work(layout), f"the pods of the layout {layout} alone")
+        self.ready()
+
+    def at_work(self, layout: str) -> bool:
+        """Whether there are the pods of this layout, all of them ready, and none that ends."""
+        pods = (self.get("pods", "-n", NAMESPACE) or {"items": ()})["items"]
+        apps = {pod["metadata"]["labels"].get("app", "") for pod in pods}
+        expected = {"agent": {"kgpu-agent"}, "operands": {"nvidia-device-plugin-daemonset"}}
+        others = set().union(*expected.values()) - expected[layout]
+        well = all(not pod["metadata"].get("deletionTimestamp") and is_ready(pod) for pod in pods)
+        return well and expected[layout] <= apps and not others & apps
 
     def installed(self) -> bool:
         return RELEASE in self.helm("list", "--all", "--short").stdout.split()
@@ -104,12 +144,10 @@ class Site:
 
     def until(self, condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
         """The first true value of ``condition``; the deadline only ends a wait that would never end."""
-        end = time.monotonic() + deadline_s
-        while not (found := condition()):
-            if time.monotonic() > end:
-                print(self.evidence())
-                pytest.fail(f"waited {deadline_s:.0f} s for {what}")
-            time.sleep(0.2)
+        found = on_real.looked_for(condition, deadline_s)
+        if found is None:
+            print(self.evidence())
+            pytest.fail(f"waited {deadline_s:.0f} s for {what}")
         return found
 
     def still_allocatable(self, gpus: str = "8") -> None:
@@ -207,6 +245,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture
 def clean(site: Site) -> Iterator[Site]:
     """The cluster without kgpu, before and after."""
+    site.gone()
     yield site
+    site.values = None
     if site.installed() and site.helm("uninstall", RELEASE, check=False).returncode != 0:
         site.helm("uninstall", RELEASE, "--no-hooks", check=False)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import sys
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from kgpu.base.errors import KubeletError
 from kgpu.formats import names
+from kgpu.kubelet.cri import CriClient
+from kgpu.lab.real.configs import CONTAINERD_SOCKET as SOCKET
 from tests.operator.real.conftest import Site
 
 FOLDER = "/etc/containerd"
 CONFIG = f"{FOLDER}/config.toml"
 HANDLERS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
 IMAGE = "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0"
-ASK = """
-import asyncio, json
-from pathlib import Path
-from kgpu.kubelet.cri import CriClient
-found = asyncio.run(CriClient(Path("/run/containerd/containerd.sock")).status())
-print(json.dumps({"handlers": found.handlers, "cdi": found.cdi, "ready": found.ready}))
-"""
 
 
 @dataclass
@@ -40,8 +38,17 @@ class Engine:
 
     def files(self) -> dict[str, str]:
         """Every file of its configuration: path to content, in hexadecimal digits."""
-        lines = self.site.shell(f"find {FOLDER} -type f -exec sh -c 'echo $1 $(xxd -p $1 | tr -d \"\\n\")' _ {{}} \\;")
-        return {path: content for path, _, content in (line.partition(" ") for line in lines.splitlines())}
+        root = self._root()
+        found = {}
+        for path in (root / FOLDER.strip("/")).rglob("*"):
+            with suppress(FileNotFoundError):  # it is replaced right now
+                if path.is_file() and not path.is_symlink():
+                    found[f"/{path.relative_to(root)}"] = path.read_bytes().hex()
+        return found
+
+    def _root(self) -> Path:
+        """The node's root folder, seen from here: what is asked often needs no process in the node."""
+        return Path(f"/proc/{self.site.lab.keeper}/root")
 
     def text(self) -> str:
         """Its main file."""
@@ -53,8 +60,10 @@ class Engine:
 
     def status(self) -> dict[str, Any]:
         """What it says of itself; nothing while it does not answer."""
-        found: dict[str, Any] = json.loads(self.site.shell(f"{sys.executable} -c '{ASK}' 2>/dev/null || echo '{{}}'"))
-        return found
+        with suppress(KubeletError, OSError):
+            found = asyncio.run(CriClient(self._root() / SOCKET.strip("/")).status())
+            return {"handlers": found.handlers, "cdi": found.cdi, "ready": found.ready}
+        return {}
 
     def handlers(self) -> set[str]:
         """The handlers that it offers."""

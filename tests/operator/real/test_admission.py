@@ -33,27 +33,150 @@ PUBLISHED: Final = f"/apis/{FEATURES}/namespaces/{NAMESPACE}/nodefeatures"
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 
 
+OF_KIND: Final = {"apiVersion": "kgpu.dev/v1alpha1", "kind": "NodeOperation"}
+OPERATIONS: Final = "/apis/kgpu.dev/v1alpha1/nodeoperations"
+USUAL: Final = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
+ON_OPERATIONS: Final[Object] = {"apiGroups": ["kgpu.dev"], "resources": ["nodeoperations", "nodeoperations/status"]}
+# Somebody -> the ClusterRole: the chart's, or one of these.
+PEOPLE: Final = {
+    "requester": "kgpu-node-operations-requester", "approver": "kgpu-node-operations", "usual": "usual",
+    "of-one": "of-one", "admin": "cluster-admin",
+}  # fmt: skip
+RULES: Final[dict[str, list[Object]]] = {
+    "usual": [
+        {**ON_OPERATIONS, "verbs": USUAL},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
+    ],
+    "of-one": [
+        {**ON_OPERATIONS, "verbs": USUAL},
+        {**ON_OPERATIONS, "verbs": ["approve"], "resourceNames": ["waiting"]},
+    ],
+}
+LETS, RECORDS = "needs the verb approve on nodeoperations.kgpu.dev", "needs the verb record on nodeoperations.kgpu.dev"
+HOLDS: Final = "only the operator of kgpu"
+
+
+@pytest.fixture
+def people(site: Site) -> Iterator[tuple[Site, dict[str, Account]]]:
+    """The chart's policies at work; its agent and operator, and people with roles. An operation ``waiting`` waits."""
+    site.have("agent")
+    rbac = [
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": name},
+            "rules": rules,
+        }
+        for name, rules in RULES.items()
+    ]
+    for name, its_role in PEOPLE.items():
+        rbac += [
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": NAMESPACE}},
+            {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", **bound(name, its_role, name)},
+        ]
+    waits = {"nodeName": site.node, "type": "Reboot", "approved": False}
+    rbac.append({**OF_KIND, "metadata": {"name": "waiting"}, "spec": waits})
+    whole = json.dumps({"apiVersion": "v1", "kind": "List", "items": rbac})
+    site.lab.kubectl("apply", "-f", "-", stdin=whole)
+    accounts = {name: Account(site, name=name) for name in PEOPLE}
+    yield (
+        site,
+        accounts | {"agent": account_of(site, "kgpu-agent"), "operator": Account(site, name="gpu-operator")},
+    )
+    site.lab.kubectl("delete", "-f", "-", stdin=whole)
+
+
+def test_who_asks_for_operations_lets_them_begin_and_writes_their_record(
+    people: tuple[Site, dict[str, Account]],
+) -> None:
+    """403 comes from the policies with their message, or from RBAC where somebody may not write the kind at all."""
+    site, accounts = people
+    of_node: Object = {"nodeName": site.node}
+    reboot, maintenance = {**of_node, "type": "Reboot"}, {**of_node, "type": "Maintenance"}
+    forced = {**maintenance, "drain": {"onTimeout": "Force"}}
+    made = {
+        "a reboot": reboot, "a reset": {**of_node, "type": "GpuReset", "gpus": ["GPU-1"]}, "a forced one": forced,
+        "a maintenance": maintenance, "a reboot that waits": {**reboot, "approved": False},
+        "a forced one that waits": {**forced, "approved": False},
+    }  # fmt: skip
+    changes: dict[str, tuple[str, Object]] = {
+        "an approval": (f"{OPERATIONS}/waiting", {"spec": {"approved": True}}),
+        "a cancellation": (f"{OPERATIONS}/waiting", {"spec": {"cancel": True}}),
+        "a record": (f"{OPERATIONS}/waiting/status", {"status": {"phase": "Complete", "result": "Succeeded"}}),
+        "an order": (f"/api/v1/nodes/{site.node}", {"metadata": {"annotations": {"kgpu.dev/operation": "{}"}}}),
+        "a hold": (f"/api/v1/nodes/{site.node}", {"metadata": {"annotations": {"kgpu.dev/cordon": "x"}}}),
+        "a label": (f"/api/v1/nodes/{site.node}", {"metadata": {"labels": {"team": "x"}}}),
+    }
+    # Who -> what they may do, and what the policies refuse; RBAC refuses the rest.
+    asks = {"a maintenance", "a reboot that waits", "a forced one that waits"}
+    begins = {"a reboot", "a reset", "a forced one"}
+    says = {"an approval", "a cancellation"}
+    marks = {"an order", "a hold"}
+    expected: dict[str, tuple[set[str], set[str]]] = {
+        "agent": (set(), {*marks, "a label"}),
+        "requester": (asks, begins),
+        "approver": (asks | begins | says, set()),
+        "usual": ({*asks, "a cancellation", "a label"}, {*begins, "an approval", "a record", *marks}),
+        "of-one": (asks | says, {*begins, "a record"}),
+        "admin": ({*asks, *begins, *says, "a record", "a label"}, marks),
+        "operator": ({*asks, "a cancellation", "a record", *marks, "a label"}, {*begins, "an approval"}),
+    }
+    words = dict.fromkeys((*begins, "an approval"), LETS) | {"a record": RECORDS} | dict.fromkeys(marks, HOLDS)
+    wrong = []
+    for who, (granted, refused) in expected.items():
+        account = accounts[who]
+        answers = {
+            what: account.ask("POST", OPERATIONS, {**OF_KIND, "metadata": {"name": "tried"}, "spec": spec})
+            for what, spec in made.items()
+        } | {
+            what: account.ask("PATCH", path, change, media="application/merge-patch+json")
+            for what, (path, change) in changes.items()
+        }
+        for what, (code, said) in answers.items():
+            by_policy = "an agent of kgpu may" if who == "agent" else words.get(what, "?")
+            well = code in {200, 201} if what in granted else code in {403, 422}
+            if not well or (what in refused) != (by_policy in said):
+                wrong.append(f"{who}: {what}: {code} {said}")
+            if what in refused and who != "agent" and code != 403:
+                wrong.append(f"{who}: {what}: {code} is no 403")
+    for who, verb, answer in (
+        ("requester", "approve", "no"),
+        ("approver", "approve", "yes"),
+        ("operator", "record", "yes"),
+    ):
+        name = f"system:serviceaccount:{NAMESPACE}:{accounts[who].name}"
+        said = site.lab.kubectl_run("auth", "can-i", verb, "nodeoperations.kgpu.dev", f"--as={name}").stdout.strip()
+        if said != answer:
+            wrong.append(f"can-i {verb} of {who}: {said}")
+    assert "\n".join(wrong) == ""
+
+
 @pytest.fixture(params=["agent", "operands"])
-def installed(clean: Site, request: pytest.FixtureRequest) -> Iterator[tuple[Site, Account]]:
+def installed(site: Site, request: pytest.FixtureRequest) -> Iterator[tuple[Site, Account]]:
     """Agents at work behind the policy, and somebody with the token of one of them."""
-    site = clean
-    site.install(f"layout={request.param}")
-    site.ready()
+    site.have(request.param)
     yield site, account_of(site, {"agent": "kgpu-agent", "operands": "nvidia-operator-validator"}[request.param])
     site.lab.kubectl_run("delete", "node", OTHER)
 
 
-@pytest.fixture(params=["agent", "operands"])
-def publishing(clean: Site, request: pytest.FixtureRequest) -> Iterator[tuple[Site, Account]]:
-    """The same in a cluster that has node feature discovery's kind; the account is the one that publishes features."""
-    site = clean
+@pytest.fixture(scope="module")
+def features_kind(site: Site) -> Iterator[Site]:
+    """A cluster that has node feature discovery's kind, and had it before kgpu."""
+    site.gone()
     site.lab.kubectl("apply", "-f", "-", stdin=json.dumps(FEATURES_CRD))
     site.lab.kubectl("wait", "--for=condition=Established", f"crd/{FEATURES_CRD['metadata']['name']}")
-    site.install(f"layout={request.param}")
-    site.ready()
-    yield site, account_of(site, {"agent": "kgpu-agent", "operands": "nvidia-gpu-feature-discovery"}[request.param])
-    site.uninstall()
+    yield site
+    site.gone()
     site.lab.kubectl("delete", "crd", FEATURES_CRD["metadata"]["name"])
+
+
+@pytest.fixture(params=["agent", "operands"])
+def publishing(features_kind: Site, request: pytest.FixtureRequest) -> Iterator[tuple[Site, Account]]:
+    """Agents at work where features are published; the account is the one that does that."""
+    site = features_kind
+    site.have(request.param)
+    yield site, account_of(site, {"agent": "kgpu-agent", "operands": "nvidia-gpu-feature-discovery"}[request.param])
+    site.lab.kubectl("-n", NAMESPACE, "delete", "nodefeatures", "--all")
 
 
 def test_agents_work_within_it_and_nothing_else_is_granted(installed: tuple[Site, Account]) -> None:
@@ -188,123 +311,3 @@ def given_on() -> dict[str, tuple[str, Object]]:
         "a ClusterRole of what it has": (f"{RBAC}/clusterroles", role("nvidia-x", "nodes", "pods")),
         "a binding of its own": (f"{RBAC}/clusterrolebindings", bound("nvidia-x", "kgpu:agent", "nvidia-x")),
     }
-
-
-OF_KIND: Final = {"apiVersion": "kgpu.dev/v1alpha1", "kind": "NodeOperation"}
-OPERATIONS: Final = "/apis/kgpu.dev/v1alpha1/nodeoperations"
-USUAL: Final = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"]
-ON_OPERATIONS: Final[Object] = {"apiGroups": ["kgpu.dev"], "resources": ["nodeoperations", "nodeoperations/status"]}
-# Somebody -> the ClusterRole: the chart's, or one of these.
-PEOPLE: Final = {
-    "requester": "kgpu-node-operations-requester", "approver": "kgpu-node-operations", "usual": "usual",
-    "of-one": "of-one", "admin": "cluster-admin",
-}  # fmt: skip
-RULES: Final[dict[str, list[Object]]] = {
-    "usual": [
-        {**ON_OPERATIONS, "verbs": USUAL},
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
-    ],
-    "of-one": [
-        {**ON_OPERATIONS, "verbs": USUAL},
-        {**ON_OPERATIONS, "verbs": ["approve"], "resourceNames": ["waiting"]},
-    ],
-}
-LETS, RECORDS = "needs the verb approve on nodeoperations.kgpu.dev", "needs the verb record on nodeoperations.kgpu.dev"
-HOLDS: Final = "only the operator of kgpu"
-
-
-@pytest.fixture
-def people(clean: Site) -> Iterator[tuple[Site, dict[str, Account]]]:
-    """The chart's policies at work; its agent and operator, and people with roles. An operation ``waiting`` waits."""
-    site = clean
-    site.install()
-    site.ready()
-    rbac = [
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": name},
-            "rules": rules,
-        }
-        for name, rules in RULES.items()
-    ]
-    for name, its_role in PEOPLE.items():
-        rbac += [
-            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": NAMESPACE}},
-            {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", **bound(name, its_role, name)},
-        ]
-    waits = {"nodeName": site.node, "type": "Reboot", "approved": False}
-    rbac.append({**OF_KIND, "metadata": {"name": "waiting"}, "spec": waits})
-    whole = json.dumps({"apiVersion": "v1", "kind": "List", "items": rbac})
-    site.lab.kubectl("apply", "-f", "-", stdin=whole)
-    accounts = {name: Account(site, name=name) for name in PEOPLE}
-    yield (
-        site,
-        accounts | {"agent": account_of(site, "kgpu-agent"), "operator": Account(site, name="gpu-operator")},
-    )
-    site.lab.kubectl("delete", "-f", "-", stdin=whole)
-
-
-def test_who_asks_for_operations_lets_them_begin_and_writes_their_record(
-    people: tuple[Site, dict[str, Account]],
-) -> None:
-    """403 comes from the policies with their message, or from RBAC where somebody may not write the kind at all."""
-    site, accounts = people
-    of_node: Object = {"nodeName": site.node}
-    reboot, maintenance = {**of_node, "type": "Reboot"}, {**of_node, "type": "Maintenance"}
-    forced = {**maintenance, "drain": {"onTimeout": "Force"}}
-    made = {
-        "a reboot": reboot, "a reset": {**of_node, "type": "GpuReset", "gpus": ["GPU-1"]}, "a forced one": forced,
-        "a maintenance": maintenance, "a reboot that waits": {**reboot, "approved": False},
-        "a forced one that waits": {**forced, "approved": False},
-    }  # fmt: skip
-    changes: dict[str, tuple[str, Object]] = {
-        "an approval": (f"{OPERATIONS}/waiting", {"spec": {"approved": True}}),
-        "a cancellation": (f"{OPERATIONS}/waiting", {"spec": {"cancel": True}}),
-        "a record": (f"{OPERATIONS}/waiting/status", {"status": {"phase": "Complete", "result": "Succeeded"}}),
-        "an order": (f"/api/v1/nodes/{site.node}", {"metadata": {"annotations": {"kgpu.dev/operation": "{}"}}}),
-        "a hold": (f"/api/v1/nodes/{site.node}", {"metadata": {"annotations": {"kgpu.dev/cordon": "x"}}}),
-        "a label": (f"/api/v1/nodes/{site.node}", {"metadata": {"labels": {"team": "x"}}}),
-    }
-    # Who -> what they may do, and what the policies refuse; RBAC refuses the rest.
-    asks = {"a maintenance", "a reboot that waits", "a forced one that waits"}
-    begins = {"a reboot", "a reset", "a forced one"}
-    says = {"an approval", "a cancellation"}
-    marks = {"an order", "a hold"}
-    expected: dict[str, tuple[set[str], set[str]]] = {
-        "agent": (set(), {*marks, "a label"}),
-        "requester": (asks, begins),
-        "approver": (asks | begins | says, set()),
-        "usual": ({*asks, "a cancellation", "a label"}, {*begins, "an approval", "a record", *marks}),
-        "of-one": (asks | says, {*begins, "a record"}),
-        "admin": ({*asks, *begins, *says, "a record", "a label"}, marks),
-        "operator": ({*asks, "a cancellation", "a record", *marks, "a label"}, {*begins, "an approval"}),
-    }
-    words = dict.fromkeys((*begins, "an approval"), LETS) | {"a record": RECORDS} | dict.fromkeys(marks, HOLDS)
-    wrong = []
-    for who, (granted, refused) in expected.items():
-        account = accounts[who]
-        answers = {
-            what: account.ask("POST", OPERATIONS, {**OF_KIND, "metadata": {"name": "tried"}, "spec": spec})
-            for what, spec in made.items()
-        } | {
-            what: account.ask("PATCH", path, change, media="application/merge-patch+json")
-            for what, (path, change) in changes.items()
-        }
-        for what, (code, said) in answers.items():
-            by_policy = "an agent of kgpu may" if who == "agent" else words.get(what, "?")
-            well = code in {200, 201} if what in granted else code in {403, 422}
-            if not well or (what in refused) != (by_policy in said):
-                wrong.append(f"{who}: {what}: {code} {said}")
-            if what in refused and who != "agent" and code != 403:
-                wrong.append(f"{who}: {what}: {code} is no 403")
-    for who, verb, answer in (
-        ("requester", "approve", "no"),
-        ("approver", "approve", "yes"),
-        ("operator", "record", "yes"),
-    ):
-        name = f"system:serviceaccount:{NAMESPACE}:{accounts[who].name}"
-        said = site.lab.kubectl_run("auth", "can-i", verb, "nodeoperations.kgpu.dev", f"--as={name}").stdout.strip()
-        if said != answer:
-            wrong.append(f"can-i {verb} of {who}: {said}")
-    assert "\n".join(wrong) == ""

@@ -20,6 +20,7 @@ from kgpu.monitoring.records import RECORDS
 from tests.monitoring.world import until
 from tests.operator.real import watching
 from tests.operator.real.conftest import NAMESPACE, Object, Site
+from tests.operator.real.told import events, has, label, told
 from tests.operator.real.watching import GPUS, MONITORS, POD, TEAM, Watched
 
 ONLY_WITH_MIG = {"MIG instances: engines in use"}
@@ -30,6 +31,7 @@ ONLY_WITH_OPERATIONS = {"Operations by phase", "How long nodes are held", "Opera
 @pytest.fixture(scope="module")
 def running(site: Site) -> Iterator[Site]:
     with watching.kinds(site):
+        site.gone()
         site.install(*watching.VALUES, words=("--create-namespace", *watching.TEXTS))
         site.ready()
         yield site
@@ -50,10 +52,6 @@ def hw(site: Site, *words: str) -> None:
 
 def restart_agent(site: Site) -> None:
     site.lab.kubectl("-n", NAMESPACE, "delete", "pod", "-l", "app=kgpu-agent", "--wait=true")
-
-
-def label(site: Site, key: str, value: str = "") -> None:
-    site.lab.kubectl("label", "--overwrite", "node", site.node, f"{key}={value}" if value else f"{key}-")
 
 
 def choose_config(site: Site, value: Object) -> None:
@@ -217,22 +215,6 @@ ALERTED: dict[str, set[str]] = {
 UPGRADE_FAILED = {"GPUOperatorDriverAutoUpgradeFailures"}
 
 
-def told(site: Site) -> str:
-    message: str = site.conditions().get("Ready", {}).get("message", "")
-    return message
-
-
-def events(site: Site) -> list[str]:
-    """What the Events about Nodes and ClusterPolicies say."""
-    found = site.get("events", "-n", "default")["items"]
-    about = {"Node", "ClusterPolicy"}
-    return [one["message"] for one in found if one["involvedObject"]["kind"] in about and one["type"] == "Warning"]
-
-
-def has(words: tuple[str, ...], text: str) -> bool:
-    return all(word in text for word in words)
-
-
 def test_every_source_is_found_and_scraped(watched: Watched) -> None:
     jobs = {*MONITORS, "kube-state-metrics"}
 
@@ -361,39 +343,3 @@ def test_a_second_policy_is_ignored_and_told_which_one_is_in_force(running: Site
         site.ready()
     finally:
         site.lab.kubectl("delete", "clusterpolicy", "second")
-
-
-def test_a_node_whose_toolkit_is_switched_off_gives_no_gpus(clean: Site) -> None:
-    """From here on the installation of the others is gone: this is about a node that has never been validated."""
-    site = clean
-    if site.installed():
-        site.uninstall()
-    key = f"{names.LABEL_DEPLOY_PREFIX}container-toolkit"
-    words = ("gpu-node-1", f'{key} is "false"', "no CDI spec", f"to do: kubectl label node gpu-node-1 {key}-")
-    label(site, key, "false")
-    try:
-        site.install()
-        site.until(lambda: has(words, told(site)), f"{words} in the policy's message", 90)
-        site.until(lambda: any(has(words, text) for text in events(site)), f"{words} in an Event")
-        assert site.allocatable() in {"", "0"}
-    finally:
-        label(site, key)
-    site.ready()
-
-
-NO_GPUS = {
-    "NFD labels are missing": ("nfd.enabled=false", ("No NFD labels found", "gpu-node-1", "nfd.enabled")),
-    "there are no GPU nodes": ("hostPaths.driverInstallDir=/run/nvidia/none", ("No GPU node found", "gpu-node-1")),
-}
-
-
-@pytest.mark.parametrize("name", NO_GPUS)
-def test_a_cluster_without_gpus_is_ready_and_told_what_was_looked_for(clean: Site, name: str) -> None:
-    site = clean
-    if site.installed():
-        site.uninstall()
-    value, words = NO_GPUS[name]
-    site.install(value)
-    site.until(lambda: has(words, told(site)), f"{name}: {words} in the policy's message")
-    assert site.policy_status()["state"] == "ready"
-    site.until(lambda: any(has(words, text) for text in events(site)), f"{name}: {words} in an Event")

@@ -50,6 +50,7 @@ def host_files(site: Site) -> set[str]:
 
 @pytest.fixture(scope="module")
 def story(site: Site) -> Iterator[Story]:
+    site.gone()
     before, host = take(site.lab), host_files(site)
     events = {one["metadata"]["uid"] for one in site.get("events", "-A")["items"]}
     begun = time.monotonic()

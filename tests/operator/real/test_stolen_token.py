@@ -178,26 +178,45 @@ def refused_for_want_of_a_right(code: int, said: str) -> bool:
     return code == 403 and " cannot " in said
 
 
-@pytest.fixture(params=INSTALLATIONS)
-def installed(clean: Site, request: pytest.FixtureRequest) -> Iterator[tuple[Site, str]]:
-    """An installation with tenants' objects beside it, and its name."""
-    site = clean
-    layout, _, options = request.param.partition("-with-")
+@pytest.fixture(scope="module")
+def tenants(site: Site) -> Iterator[Site]:
+    """Tenants' objects, in kgpu's own namespace too; nothing of them is left afterwards."""
+    site.gone()
     for namespace in (TENANT, NAMESPACE):
         site.lab.kubectl_run("create", "namespace", namespace)
         site.lab.kubectl("-n", namespace, "create", "secret", "generic", "theirs", "--from-literal=a=b")
         site.lab.kubectl("-n", namespace, "create", "configmap", "theirs", "--from-literal=a=b")
-    if options:
-        site.lab.kubectl("apply", "-f", "-", stdin=json.dumps(FEATURES_CRD))
-        for name, data in CONFIGS.items():
-            found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
-            site.lab.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=json.dumps(found))
-    site.install(f"layout={layout}", *(OPTIONS if options else ()))
-    site.until(lambda: site.allocatable() == "8", "the GPUs to be allocatable")
-    yield site, request.param
-    site.uninstall()
-    for words in (("namespace", TENANT), ("namespace", NAMESPACE), ("node", OTHER), ("crd", FEATURES_KIND)):
+    yield site
+    site.gone()
+    for words in (("namespace", TENANT), ("namespace", NAMESPACE)):
         site.lab.kubectl_run("delete", *words)
+
+
+@pytest.fixture(scope="module")
+def options(tenants: Site) -> Iterator[None]:
+    """What an installation with options needs, from before it."""
+    site = tenants
+    site.gone()
+    site.lab.kubectl("apply", "-f", "-", stdin=json.dumps(FEATURES_CRD))
+    for name, data in CONFIGS.items():
+        found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+        site.lab.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=json.dumps(found))
+    yield
+    site.gone()
+    site.lab.kubectl_run("delete", "crd", FEATURES_KIND)
+
+
+@pytest.fixture(params=INSTALLATIONS)
+def installed(tenants: Site, request: pytest.FixtureRequest) -> Iterator[tuple[Site, str]]:
+    """An installation with tenants' objects beside it, and its name."""
+    site = tenants
+    layout, _, with_options = request.param.partition("-with-")
+    if with_options:
+        request.getfixturevalue("options")
+    site.have(layout, *(OPTIONS if with_options else ()))
+    yield site, request.param
+    site.values = None  # a policy's binding is gone: the next upgrade brings it back
+    site.lab.kubectl_run("delete", "node", OTHER)
 
 
 def reached_by(site: Site, asker: Asker) -> set[str]:
@@ -235,13 +254,15 @@ def token_of(site: Site, stolen: Stolen) -> Account:
 def differences(site: Site, installation: str) -> list[str]:
     """Where ``kubectl auth can-i --list`` says something else than what was reviewed, of every account that is there."""
     found = []
+    namespaces = (NAMESPACE, "default", TENANT)
+    everybodys = {namespace: can_i(site, "nobody", namespace) for namespace in namespaces}
     for file in sorted((account_rights.FOLDER / installation).iterdir()):
         if file.stem in {"kgpu-crds", "gpu-operator-cleanup"}:  # what a hook may do while it runs
             continue
         rights = account_rights.read(installation, file.stem)
-        for namespace in (NAMESPACE, "default", TENANT):
+        for namespace in namespaces:
             wanted = rights.get("", frozenset()) | rights.get(namespace, frozenset())
-            listed = can_i(site, file.stem, namespace) - can_i(site, "nobody", namespace)
+            listed = can_i(site, file.stem, namespace) - everybodys[namespace]
             found += [f"{file.stem} in {namespace}: {right}" for right in sorted(wanted ^ listed)]
     return found
 

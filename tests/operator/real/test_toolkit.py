@@ -12,6 +12,7 @@ from tests.operator.real.engine import CONFIG, HANDLERS, Engine, patch_policy, p
 
 @pytest.fixture(scope="module")
 def engine(site: Site) -> Iterator[Engine]:
+    site.gone()
     found = Engine.of(site)
     site.install()
     site.ready()

@@ -13,7 +13,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ MONITORS = {"gpu-operator", "nvidia-dcgm-exporter", "nvidia-node-status-exporter
 POD = "holder"
 TEAM = "red"
 GPUS = 2
+KEPT_S = 1.0
 VALUES = (
     "nodeStatusExporter.enabled=true",
     "operator.metrics.serviceMonitor.enabled=true",
@@ -111,6 +112,19 @@ class Api:
         self._server.close()
 
 
+def kept(text: Callable[[], str], seconds: float = KEPT_S) -> Callable[[], str]:
+    """The text, made anew after so many seconds: every ServiceMonitor asks for the same list, once a second."""
+    lock, last = threading.Lock(), [(-seconds, "")]
+
+    def recent() -> str:
+        with lock:
+            if time.monotonic() - last[0][0] >= seconds:
+                last[0] = (time.monotonic(), text())
+            return last[0][1]
+
+    return recent
+
+
 def node_states(api: Api) -> str:
     """Of every Node what kube-state-metrics has of its devices."""
     lines = []
@@ -157,12 +171,12 @@ def watching(site: Site, folder: Path) -> Iterator[Watched]:
         api = Api(site.lab.kubeconfig)
         stack.enter_context(closing(api))
         pages.texts["/state"] = lambda: node_states(api)
-        pages.texts["/targets"] = lambda: json.dumps(targets(api.list(*KINDS)))
+        pages.texts["/targets"] = kept(lambda: json.dumps(targets(api.list(*KINDS))))
         here = f"{network.host_ip}:{pages.port}"
         state = {"job_name": "kube-state-metrics", "scrape_interval": "2s", "scrape_timeout": "2s",
                  "metrics_path": "/state", "honor_labels": True, "static_configs": [{"targets": [here]}]}  # fmt: skip
         config: Object = {
-            "global": {"evaluation_interval": "500ms"},
+            "global": {"evaluation_interval": "1s"},
             "rule_files": [str(folder / "rules.yaml")],
             "scrape_configs": [*(discovering(one, f"http://{here}/targets") for one in monitors), state],
         }
