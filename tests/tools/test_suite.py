@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,15 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py"))
 
 
-def collected(part: Part) -> set[str]:
+@functools.cache
+def collected(part: Part) -> frozenset[str]:
     """The test files that pytest finds with the part's paths and what it ignores."""
 
     def below(file: str, folders: list[str]) -> bool:
         return any(file == folder or file.startswith(f"{folder}/") for folder in folders)
 
-    return {file for file in FILES if below(file, list(part.paths)) and not below(file, part.ignored(PARTS))}
+    ignored = part.ignored(PARTS)
+    return frozenset(file for file in FILES if below(file, list(part.paths)) and not below(file, ignored))
 
 
 def test_every_file_runs_once() -> None:

@@ -9,7 +9,6 @@ of pods on nodes. It does not validate objects.
 from __future__ import annotations
 
 import asyncio
-import copy
 import datetime as dt
 import itertools
 import uuid
@@ -45,6 +44,15 @@ _REPLACE: Final = {"$patch": "replace"}
 _FINALIZERS: Final = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
+def _copied(value: Any) -> Any:
+    """A deep copy of JSON data, several times faster than ``copy.deepcopy``."""
+    if isinstance(value, dict):
+        return {key: one if type(one) is str else _copied(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copied(one) for one in value]
+    return value
+
+
 @dataclass(slots=True)
 class FakeObject:
     """One object and which manager has applied which leaf fields."""
@@ -57,7 +65,7 @@ class FakeObject:
 
     def shown(self) -> Object:
         """The object as a client gets it, with its managedFields."""
-        obj = copy.deepcopy(self.obj)
+        obj = _copied(self.obj)
         if self.managers:
             obj["metadata"]["managedFields"] = [
                 {**_managed_entry(*key, paths), **({"time": self.times[key]} if key in self.times else {})}
@@ -108,7 +116,7 @@ class FakeApi:
     def put(self, resource: Resource, obj: Object) -> Object:
         """Write an object as another client would, whatever was there."""
         stored = self._objects.get(_key(resource, namespace_of(obj), name_of(obj)))
-        body = copy.deepcopy(obj)
+        body = _copied(obj)
         body["metadata"].pop("managedFields", None)
         if stored is None:
             return self._write(resource, FakeObject(body), Change.ADDED)
@@ -170,7 +178,7 @@ class FakeApi:
                 for logged in [entry for entry in self._log if entry.version > last_version]:
                     last_version = logged.version
                     if logged.resource == resource and _selected(logged.obj, namespace, selector):
-                        yield WatchEvent(logged.change, copy.deepcopy(logged.obj))
+                        yield WatchEvent(logged.change, _copied(logged.obj))
                 if self.down or drops != self._drops:
                     raise _unreachable("watch")
                 await waker.wait()
@@ -191,10 +199,10 @@ class FakeApi:
         if stored is None:
             if subresource:
                 raise _refused("apply", resource, 404, "NotFound", f'"{name_of(obj)}" not found')
-            body = {**copy.deepcopy(obj), "apiVersion": resource.api_version, "kind": resource.kind}
+            body = {**_copied(obj), "apiVersion": resource.api_version, "kind": resource.kind}
             return self._write(resource, FakeObject(body, {(manager, ""): set(wanted)}), Change.ADDED)
         _check_version("apply", resource, obj, stored.obj)
-        before = copy.deepcopy(stored.obj)
+        before = _copied(stored.obj)
         me = (manager, subresource)
         if not force:
             _check_owners(resource, stored, me, wanted)
@@ -205,7 +213,7 @@ class FakeApi:
         for path, value in wanted.items():
             if _at(stored.obj, path) != value:
                 _disown(stored, path, but=me)
-            _set(stored.obj, path, copy.deepcopy(value))
+            _set(stored.obj, path, _copied(value))
         managed, stored.managers[me] = stored.managers.get(me), set(wanted)
         if managed != stored.managers[me]:
             stored.times[me] = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -224,7 +232,7 @@ class FakeApi:
         if stored is None:
             raise _refused("patch", resource, 404, "NotFound", f'"{name}" not found')
         _check_version("patch", resource, change, stored.obj)
-        before = copy.deepcopy(stored.obj)
+        before = _copied(stored.obj)
         change = {key: value for key, value in change.items() if (key == "status") == (subresource == "status")}
         merged = _merged(stored.obj, change, by_key=kind is Patch.STRATEGIC)
         merged["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]
@@ -242,7 +250,7 @@ class FakeApi:
             return {**obj, "status": {"allowed": (obj["spec"]["user"], f"{attributes['verb']} {what}") in self.rights}}
         if _key(resource, namespace_of(obj), name_of(obj)) in self._objects:
             raise _refused("create", resource, 409, "AlreadyExists", f'"{name_of(obj)}" already exists')
-        body = {**copy.deepcopy(obj), "apiVersion": resource.api_version, "kind": resource.kind}
+        body = {**_copied(obj), "apiVersion": resource.api_version, "kind": resource.kind}
         prefix = body.get("metadata", {}).get("generateName")
         if prefix and not name_of(body):
             body["metadata"]["name"] = f"{prefix}{next(self._names):05d}"
@@ -483,13 +491,13 @@ def _merged(old: Any, change: Any, *, by_key: bool, name: str = "") -> Any:
     """
     if isinstance(change, list) and by_key and name in _LIST_KEYS:
         replaces = _REPLACE in change
-        items = copy.deepcopy(old) if isinstance(old, list) and not replaces else []
+        items = _copied(old) if isinstance(old, list) and not replaces else []
         for item in change:
             if item != _REPLACE:
-                _upsert(items, _LIST_KEYS[name], copy.deepcopy(item))
+                _upsert(items, _LIST_KEYS[name], _copied(item))
         return items
     if not isinstance(change, dict):
-        return copy.deepcopy(change)
+        return _copied(change)
     result = dict(old) if isinstance(old, dict) else {}
     for key, value in change.items():
         if value is None:
