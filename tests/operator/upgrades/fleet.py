@@ -70,7 +70,7 @@ def with_pods(observed: ObservedCluster) -> ObservedCluster:
     return dataclasses.replace(
         observed,
         driver_pods=tuple(pod_of(daemon_set, node) for node in sorted(on)),
-        pods={name: on for name in observed.daemon_sets},
+        pods=dict.fromkeys(observed.daemon_sets, on),
     )
 
 
