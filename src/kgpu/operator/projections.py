@@ -142,7 +142,7 @@ def _driver_facts(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Objec
 def digest_of(container: Mapping[str, Any]) -> str:
     """The digest in the environment of a driver's container, "" without one."""
     rows = map(mapping, items(container.get("env")))
-    return next((text(row.get("value")) for row in rows if row.get("name") == names.DRIVER_CONFIG_DIGEST), "")
+    return next((text(row.get("value")) for row in rows if row.get("name") == names.ENV_DRIVER_CONFIG_DIGEST), "")
 
 
 def driver_pods(pods: Iterable[Object]) -> tuple[DriverPod, ...]:

@@ -15,7 +15,7 @@ from kgpu.operator.model import NvidiaDriver, Object, Policy
 
 FOR_EVER: Final = 2**31 - 1
 """Seconds that stand for no limit: the largest number that a NodeOperation takes."""
-_SHARE: Final = re.compile(r"[0-9]{1,9}|0*(?:[0-9]{1,2}|100)%", re.ASCII)
+_SHARE: Final = re.compile(r"[0-9]{1,6}|0*(?:[0-9]{1,2}|100)%", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +57,16 @@ def _rules(kind: str, name: str, policy: UpgradePolicy, path: str) -> UpgradeRul
         rollout={
             "name": f"{kind.lower()}-{name}",
             "maxParallel": policy.max_parallel_upgrades,
-            "maxUnavailable": share if share.endswith("%") or problem else int(share),
+            "maxUnavailable": share if problem else _budget(share),
         },
         drain=_drain(policy),
         problem=problem,
     )
+
+
+def _budget(share: str) -> int | str:
+    """A number of nodes, or a percentage without leading zeros, as a NodeOperation takes it."""
+    return f"{int(share[:-1])}%" if share.endswith("%") else int(share)
 
 
 def _drain(policy: UpgradePolicy) -> Object:

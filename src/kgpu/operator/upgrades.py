@@ -155,7 +155,7 @@ def wanted_driver(daemon_set: Object) -> WantedDriver | None:
             return WantedDriver(
                 namespace=text(metadata.get("namespace")),
                 daemon_set=text(metadata.get("name")),
-                digest=rows.get(names.DRIVER_CONFIG_DIGEST, ""),
+                digest=rows.get(names.ENV_DRIVER_CONFIG_DIGEST, ""),
                 version=annotations.get(names.DRIVER_DIGEST_VERSION, ""),
                 image=text(container.get("image")),
                 owner=node_selector(daemon_set).get(names.LABEL_DRIVER_OWNER, ""),
@@ -194,7 +194,7 @@ def _upgrade(
 
 def _differs(pod: DriverPod, wanted: WantedDriver) -> bool:
     """Whether a pod was made for another driver than is wanted."""
-    if pod.digest and wanted.version == pod.digest_version == names.DRIVER_DIGEST_VERSION_NOW:
+    if pod.digest and wanted.version == pod.digest_version == names.THIS_DRIVER_DIGEST_VERSION:
         return pod.digest != wanted.digest
     return pod.image != wanted.image
 

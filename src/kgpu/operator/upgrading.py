@@ -11,7 +11,7 @@ from kgpu.base.clock import Clock
 from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import KubeApi, KubeRefusedError, Object, name_of
 from kgpu.operator.model import UpgradeOperation, UpgradePlan
-from kgpu.operator.watching import ClusterWatching
+from kgpu.operator.watching import OPERATIONS, ClusterWatching
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,8 @@ class Upgrading:
             self.again_at = self._until = self._clock.monotonic() + RETRY
 
     async def _make(self, plan: UpgradePlan) -> None:
-        waiting = iter(plan.create)
+        known = self._watching.objects(OPERATIONS)
+        waiting = iter([obj for obj in plan.create if ("", name_of(obj)) not in known])
 
         async def work() -> None:
             for obj in waiting:

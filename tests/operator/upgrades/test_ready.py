@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kgpu.cli.status import render
 from kgpu.formats import names
 from kgpu.operator.model import ObservedCluster, OperatorSettings
 from kgpu.operator.overview import overview
@@ -145,7 +146,28 @@ def test_a_template_that_changed_alone_leaves_it_ready() -> None:
     assert {status["state"] for status in made.policy_status.values()} == {"ready"}
 
 
-def test_status_shows_the_problem() -> None:
+def test_status_has_a_section_while_not_every_node_runs_what_is_wanted() -> None:
     found = overview(with_status(BY_HAND), SETTINGS)
     assert not found.ready
     assert any("its upgrade waits for approval" in problem.what for problem in found.problems)
+    shown = render(found, width=200)
+    assert "Driver upgrades: 0 of 2 nodes run the driver that is asked for; 2 waiting for approval:" in shown
+    assert f"  n1: {OLD} → {NEW}: waits for approval (driver-n1-" in shown
+    ready = render(overview(fleet("n1", "n2", upgrade=AUTO), SETTINGS), width=200)
+    assert "Driver upgrades" not in ready
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "state"),
+    [
+        ({}, "2 to come", "upgrade-required"),
+        ({"phase": "Acting"}, "2 under way", "pod-restart-required"),
+        ({"phase": "Failed", "result": "PermanentFailure"}, "2 failed", "upgrade-failed"),
+    ],
+)
+def test_the_section_counts_what_is_under_way_and_what_has_failed(
+    status: Mapping[str, Any], words: str, state: str
+) -> None:
+    shown = render(overview(with_status(AUTO, **status), SETTINGS), width=200)
+    assert f"the driver that is asked for; {words}:" in shown
+    assert f"n2: {OLD} → {NEW}: {state} (driver-n2-" in shown

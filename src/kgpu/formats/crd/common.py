@@ -202,7 +202,10 @@ class UpgradePolicy(Block, frozen=True, kw_only=True):
 
     auto_upgrade: Annotated[
         bool,
-        doc("Whether nodes are upgraded by themselves; otherwise each waits for `kgpu operations approve`."),
+        doc(
+            "Whether nodes are upgraded by themselves; otherwise each waits for `kgpu operations approve`.",
+            usual=(True,),
+        ),
     ] = False
     max_parallel_upgrades: Annotated[
         int, doc("Nodes upgraded at a time, within `operations.maxParallel`; 0 for no limit of its own.", minimum=0)

@@ -127,7 +127,7 @@ def daemon_set(scene: Scene, settings: DriverSettings, pool: Pool, name: str, us
     annotations = {
         "kubectl.kubernetes.io/default-container": CONTAINER,
         **settings.annotations,
-        names.DRIVER_DIGEST_VERSION: names.DRIVER_DIGEST_VERSION_NOW,
+        names.DRIVER_DIGEST_VERSION: names.THIS_DRIVER_DIGEST_VERSION,
     }
     return scene.new_object(
         "DaemonSet",

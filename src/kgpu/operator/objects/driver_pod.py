@@ -61,7 +61,7 @@ def digest(settings: DriverSettings, pool: Pool, paths: shape.HostFolders) -> st
 
     It leaves out the driver manager's default image, as a new operator must not restart drivers, and settings without a
     value, so that a new setting changes nothing where it is not used. Whoever makes it in another way counts
-    ``names.DRIVER_DIGEST_VERSION_NOW`` up: pods with a digest of another version are compared by their image.
+    ``names.THIS_DRIVER_DIGEST_VERSION`` up: pods with a digest of another version are compared by their image.
     """
     by_container = resolved_images(settings, pool)
     manager = "" if settings.default_manager else by_container.pop(MANAGER)
