@@ -235,20 +235,19 @@ def notes(helm: str, tmp_path: Path, *sets: str) -> str:
 def test_the_notes_name_values_of_which_nothing_comes(helm: str, tmp_path: Path) -> None:
     assert "nothing comes of them" not in notes(helm, tmp_path)
     told = notes(
-        helm, tmp_path, "driver.upgradePolicy.maxParallelUpgrades=4", "vgpuManager.enabled=true",
+        helm, tmp_path, "dcgm.enabled=true", "vgpuManager.enabled=true",
         "vgpuDeviceManager.config.name=mine", "migManager.enabled=true", "toolkit.installDir=/opt/x",
     )  # fmt: skip
     named = {
         line.strip().partition(":")[0]
         for line in told.partition("(condition FieldsProvided):")[2].partition("\n\n")[0].splitlines()
     }
-    assert {"driver.upgradePolicy.maxParallelUpgrades", "vgpuManager.enabled"} <= named
+    assert {"dcgm.enabled", "vgpuManager.enabled"} <= named
     assert "migManager.enabled" not in named
 
 
 def test_the_notes_and_the_policy_s_condition_name_the_same(helm: str, chart: Chart, tmp_path: Path) -> None:
-    sets = ("driver.upgradePolicy.maxParallelUpgrades=0", "driver.upgradePolicy.drain.timeoutSeconds=0",
-            "driver.upgradePolicy.waitForCompletion.timeoutSeconds=0", "driver.upgradePolicy.maxUnavailable=0",
+    sets = ("driver.upgradePolicy.maxParallelUpgrades=0", "sandboxWorkloads.enabled=true", "dcgm.enabled=true",
             "vgpuManager.enabled=true", "ccManager.enabled=true", "ccManager.defaultMode=off",
             "gds.enabled=true")  # fmt: skip
     told = notes(helm, tmp_path, *sets).partition("(condition FieldsProvided):")[2].partition("\n\n")[0]
@@ -258,7 +257,7 @@ def test_the_notes_and_the_policy_s_condition_name_the_same(helm: str, chart: Ch
     }
     assert said == {path: field_support.instead(ClusterPolicySpec, path) for path in policy.unbuilt}
     assert all(said.values())
-    assert {"maxParallelUpgrades", "maxUnavailable"} <= {path.rsplit(".", 1)[1] for path in said}
+    assert {"spec.dcgm.enabled", "spec.sandboxWorkloads.enabled"} <= said.keys()
 
 
 def defaults() -> Object:

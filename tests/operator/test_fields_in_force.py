@@ -8,6 +8,7 @@ here. That is so with all that has a switch switched on, in both layouts; and th
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import re
 from collections.abc import Callable, Mapping
@@ -24,12 +25,13 @@ from kgpu.formats.crd.fields import SchemaField
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.kube import kinds
 from kgpu.operator import conditions, projections
-from kgpu.operator.model import ClusterPlan, ObservedCluster
+from kgpu.operator.model import ClusterNode, ClusterPlan, DriverPod, ObservedCluster
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
 from kgpu.operator.rendering import ignored
+from kgpu.operator.upgrade_rules import FOR_EVER
 from tests.operator.field_values import Path, Spec, leaves, same, values, with_value
-from tests.operator.world import OPERANDS_LAYOUT, SETTINGS, healthy_node, node_object, policy, status_of, world
+from tests.operator.world import OPERANDS_LAYOUT, SETTINGS, healthy_node, node_object, policy, settle, status_of, world
 
 KINDS: Final = frozenset(map(kinds.plural_and_group, kinds.MANAGED))
 OWN_IMAGE: Final = {"repository": "example.org", "image": "kgpu", "version": "2"}
@@ -61,6 +63,8 @@ FULL: Final[Spec] = {
 OPERANDS: Final = ("toolkit", "devicePlugin", "dcgmExporter", "gfd", "nodeStatusExporter", "validator")
 IMAGES: Final[Spec] = {**FULL, **{name: {**FULL[name], **OWN_IMAGE} for name in OPERANDS}}
 PLAIN: Final[Spec] = {"driver": {**OTHER_IMAGE, "enabled": True}}
+UPGRADE: Final[Spec] = {"autoUpgrade": True, "waitForCompletion": {"podSelector": "a=b"}, "drain": {"enable": True}}
+UPGRADED: Final[Spec] = {"driver": {**OTHER_IMAGE, "enabled": True, "upgradePolicy": UPGRADE}}
 LITTLE: Final[Spec] = {"driver": {"enabled": False}}
 # What NVIDIA's chart writes into a policy where nobody sets anything, as far as it differs from nothing.
 USUAL: Final[Spec] = {
@@ -95,7 +99,8 @@ POOL: Final[Spec] = {
     "gds": {**OTHER_IMAGE, "enabled": True}, "gdrcopy": {**OTHER_IMAGE, "enabled": True},
     "licensingConfig": {"secretName": "licence"},
 }  # fmt: skip
-POOLS: Final = {"full": POOL, "little": {key: POOL[key] for key in (*OTHER_IMAGE, "nodeSelector")}}
+FEW: Final[Spec] = {key: POOL[key] for key in (*OTHER_IMAGE, "nodeSelector")}
+POOLS: Final = {"full": POOL, "little": FEW, "upgraded": {**FEW, "upgradePolicy": UPGRADE}}
 
 
 class Outcome(enum.StrEnum):
@@ -115,8 +120,7 @@ def planned(spec: Spec, layout: str) -> Planned | None:
     made = policy(spec=spec)
     if made.problem:
         return None
-    nodes = tuple(map(read_node, (node_object("n1"), healthy_node("n2"))))
-    return plan(ObservedCluster(policies=(made,), nodes=nodes, kinds=KINDS), LAYOUTS[layout]), made.warnings
+    return plan(ObservedCluster(policies=(made,), nodes=nodes(), kinds=KINDS), LAYOUTS[layout]), made.warnings
 
 
 def planned_driver(spec: Spec, _layout: str) -> Planned | None:
@@ -124,10 +128,35 @@ def planned_driver(spec: Spec, _layout: str) -> Planned | None:
     made = projections.driver({"metadata": {"name": "pool", "generation": 1}, "spec": spec})["value"]
     if made.problem:
         return None
-    nodes = tuple(map(read_node, (node_object("n1"), healthy_node("n2"))))
-    by_crd = policy(spec={"driver": {"enabled": True, "useNvidiaDriverCRD": True}})
-    found = plan(ObservedCluster(policies=(by_crd,), drivers=(made,), nodes=nodes, kinds=KINDS), SETTINGS)
+    found = plan(ObservedCluster(policies=(BY_CRD,), drivers=(made,), nodes=nodes(), kinds=KINDS), SETTINGS)
     return found, made.warnings
+
+
+BY_CRD: Final = policy(spec={"driver": {"enabled": True, "useNvidiaDriverCRD": True}})
+
+
+def nodes() -> tuple[ClusterNode, ...]:
+    return tuple(map(read_node, (node_object("n1"), healthy_node("n2"))))
+
+
+def upgraded(spec: Spec, struct: type[msgspec.Struct]) -> tuple[Any, ...] | None:
+    """What comes of an upgrade policy: what is made and told where another driver runs than is wanted; None for a spec
+    that can't be read.
+    """
+    if struct is NVIDIADriverSpec:
+        made = projections.driver({"metadata": {"name": "pool", "generation": 1}, "spec": spec})["value"]
+        observed = ObservedCluster(policies=(BY_CRD,), drivers=(made,), nodes=nodes(), kinds=KINDS)
+    else:
+        made = policy(spec=spec)
+        observed = ObservedCluster(policies=(made,), nodes=nodes(), kinds=KINDS)
+    if made.problem:
+        return None
+    there = settle(dataclasses.replace(observed, kinds=frozenset({*KINDS, "nodeoperations.kgpu.dev"})))
+    old = tuple(
+        DriverPod(name=name, node="n1", daemon_set=name, image="old") for name in there.daemon_sets if "driver" in name
+    )
+    found = plan(dataclasses.replace(there, driver_pods=old), SETTINGS)
+    return found.upgrades.create, said(found)
 
 
 def said(found: ClusterPlan) -> tuple[Any, ...]:
@@ -177,8 +206,12 @@ class Kind:
             now, before = said(made), said(usual)
             if self.is_told(path, found) or any(one not in before[0] for one in ignorance(now)):
                 return Outcome.TOLD, None
-            if (made.objects, made.nodes, now) != (usual.objects, usual.nodes, before):
-                return Outcome.IN_FORCE, (base, made.objects, made.nodes, now)
+            more, without = (), ()
+            if "upgradePolicy" in path:
+                more = upgraded(with_value(start, path, value, self.struct), self.struct)
+                without = upgraded(start, self.struct)
+            if (made.objects, made.nodes, now, more) != (usual.objects, usual.nodes, before, without):
+                return Outcome.IN_FORCE, (base, made.objects, made.nodes, now, more)
             result = Outcome.SILENT
         return result, None
 
@@ -207,7 +240,7 @@ class Kind:
 ENDS: Final = range(1, 8)
 IGNORED: Final = frozenset({"SettingIgnored", "ArgumentsIgnored", "ImageIgnored", ignored.SANDBOX})
 POLICY: Final = Kind(
-    ClusterPolicySpec, "ClusterPolicy/cluster-policy", {"images": IMAGES, "full": FULL, "plain": PLAIN, "little": LITTLE}, planned,
+    ClusterPolicySpec, "ClusterPolicy/cluster-policy", {"images": IMAGES, "full": FULL, "plain": PLAIN, "little": LITTLE, "upgraded": UPGRADED}, planned,
     tuple(LAYOUTS),
     quiet={
         **{f"{name}.enabled": (True,) for name in OPERANDS},
@@ -228,8 +261,6 @@ DRIVER: Final = Kind(
     NVIDIADriverSpec, "NVIDIADriver/pool", POOLS, planned_driver, ("agent",),
     quiet={
         "licensingConfig.nlsEnabled": (True,), "startupProbe.successThreshold": (1,),
-        # No node is upgraded unasked.
-        "upgradePolicy.autoUpgrade": (False,),
     },
 )  # fmt: skip
 NOT_TOLD: Final = frozenset({("dcgmExporter.hostPID", "agent")})
@@ -260,7 +291,7 @@ def test_every_value_changes_something_or_is_told_to_change_nothing(kind: Kind, 
             assert not silent, f"spec.{name}: {value!r} is taken without a word in {layout}"
             found |= {outcome} if asks or built else set()
             if outcome is Outcome.IN_FORCE and path[-1] not in SELECTORS:
-                alike = [other for other, objects in made if objects == result and plain(other) != plain(value)]
+                alike = [other for other, objects in made if objects == result and not means_the_same(other, value)]
                 assert not alike, f"spec.{name}: {value!r} and {alike} make the same in {layout}"
                 made.append((value, result))
     in_force = [Outcome.IN_FORCE in found for found in outcomes.values()]
@@ -274,6 +305,12 @@ def is_conditional(path: Path) -> bool:
     name = path[-2] if path[-1] in {"limits", "requests"} else path[-1]
     words = {f"`{'.'.join(path)}`", f"`{name}`"}
     return any(word in row.field for row in ignored.CONDITIONAL for word in words)
+
+
+def means_the_same(one: Any, other: Any) -> bool:
+    """Whether two values are the same but for how they are written; 0 s is for ever, as the largest number is."""
+    for_ever = {str(one), str(other)} == {"0", str(FOR_EVER)}
+    return plain(one) == plain(other) or str(one) == str(other) or for_ever
 
 
 def plain(value: Any) -> Any:
@@ -347,10 +384,10 @@ def test_where_objects_describe_drivers_the_policy_is_told_what_of_its_own_is_id
 def test_what_is_not_built_is_named_in_a_condition_and_what_is_usual_is_not() -> None:
     quiet = {"ccManager": {"enabled": True, "defaultMode": "on"}, "migManager": {"enabled": True}}
     asked = {
-        "driver": {"enabled": False, "upgradePolicy": {"maxParallelUpgrades": 4}},
+        "dcgm": {"enabled": True},
         "vgpuManager": {"enabled": True},
     }
-    for spec, status, named in (({**LITTLE, **quiet}, "True", ()), (asked, "Unknown", ("maxParallel", "vgpuManager"))):
+    for spec, status, named in (({**LITTLE, **quiet}, "True", ()), (asked, "Unknown", ("dcgm", "vgpuManager"))):
         found = planned(spec, "agent")
         assert found is not None
         (said,) = [
@@ -360,12 +397,10 @@ def test_what_is_not_built_is_named_in_a_condition_and_what_is_usual_is_not() ->
         assert all(word in said["message"] for word in named)
 
 
-def test_a_driver_says_itself_what_of_it_is_not_built() -> None:
-    plain = {key: POOL[key] for key in (*OTHER_IMAGE, "nodeSelector")}
-    for spec, status in ((plain, "True"), ({**plain, "upgradePolicy": {"maxParallelUpgrades": 4}}, "Unknown")):
+def test_all_of_a_driver_is_built() -> None:
+    for spec in POOLS.values():
         found = planned_driver(spec, "")
         assert found is not None
         entries = found[0].driver_status["pool"]["conditions"]
         (said,) = [one for one in entries if one["type"] == conditions.FIELDS_PROVIDED]
-        assert said["status"] == status
-        assert (status == "True") != ("spec.upgradePolicy.maxParallelUpgrades" in said["message"])
+        assert said["status"] == "True"

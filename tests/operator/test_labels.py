@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kgpu.formats import agent_report, names
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES, Object
-from kgpu.operator.labels import STATE_KEYS, LabelRules, applied, deploy, label_plan
+from kgpu.operator.labels import STATE_KEYS, LabelRules, UpgradeMarks, applied, deploy, label_plan
 from kgpu.operator.model import ClusterNode, NodeLabels
 from kgpu.operator.nodes import read_node
 from tests.operator.world import PCI, node_object, policy
@@ -186,16 +186,20 @@ def test_no_default_layout_when_the_policy_says_so() -> None:
     assert names.MIG_CONFIG_LABEL not in labels_for({names.LABEL_MIG_CAPABLE: "true"}, rules)
 
 
-def test_no_node_is_marked_for_upgrades_that_nobody_makes() -> None:
-    """The mark stops the driver's pod from emptying the node; a user's own stays, and one of an earlier kgpu goes."""
+def test_the_mark_of_upgrades_is_on_nodes_whose_driver_kgpu_exchanges_and_on_no_others() -> None:
+    """It stops the driver's pod from emptying the node."""
     rules = LabelRules.of(policy(spec={"driver": {"upgradePolicy": {"autoUpgrade": True}}}))
     obj = node_object()
     obj["metadata"]["annotations"][names.DRIVER_UPGRADE_ENABLED] = "true"
-    theirs = settled(obj, rules)
-    assert theirs.annotations[names.DRIVER_UPGRADE_ENABLED] == "true"
+    theirs = read_node(obj)
+    assert names.DRIVER_UPGRADE_ENABLED not in settled(obj, rules).annotations
     ours = dataclasses.replace(theirs, owned_annotations=frozenset({names.DRIVER_UPGRADE_ENABLED}))
-    change = planned(ours, rules)
-    assert names.DRIVER_UPGRADE_ENABLED not in applied(ours, change).annotations
+    assert names.DRIVER_UPGRADE_ENABLED not in applied(ours, planned(ours, rules)).annotations
+    marks = UpgradeMarks(annotations={names.DRIVER_UPGRADE_ENABLED: "true"})
+    change = label_plan(ours, rules, marks=marks)
+    assert change is not None
+    assert applied(ours, change).annotations[names.DRIVER_UPGRADE_ENABLED] == "true"
+    assert label_plan(applied(ours, change), rules, marks=marks) is None
 
 
 def test_a_driver_of_the_host_is_used() -> None:
@@ -224,8 +228,9 @@ async def _carry_out(obj: Object, all_rules: list[LabelRules]) -> ClusterNode:
         change = label_plan(read_node(live), rules)
         if change is None:
             continue
-        if change.clear:
-            await api.patch(NODES, change.name, {"metadata": {"labels": dict.fromkeys(change.clear)}})
+        if change.clear or change.clear_annotations:
+            gone = {"labels": dict.fromkeys(change.clear), "annotations": dict.fromkeys(change.clear_annotations)}
+            live = await api.patch(NODES, change.name, {"metadata": gone})
         metadata = {"name": change.name, "labels": dict(change.labels)}
         wanted = {"metadata": {key: value for key, value in metadata.items() if value}}
         live = await api.apply(NODES, wanted, manager=names.OPERATOR_FIELD_MANAGER)

@@ -355,17 +355,16 @@ def test_only_what_is_validated_is_said_to_be() -> None:
     assert seen(world(node, healthy_node("n2"))).headline.endswith("2 GPU nodes, 1 of 2 validated")
 
 
-UPGRADES = {**HOST_DRIVER, "driver": {"enabled": False, "upgradePolicy": {"maxParallelUpgrades": 4}}}
-
-
 def test_fields_of_which_nothing_comes_yet_are_rows_of_their_own_and_no_problems() -> None:
-    asked = policy(spec={**UPGRADES, "vgpuManager": {"enabled": True}, "psp": {"enabled": True}})
+    asked = policy(
+        spec={**HOST_DRIVER, "dcgm": {"enabled": True}, "vgpuManager": {"enabled": True}, "psp": {"enabled": True}}
+    )
     found = seen(dataclasses.replace(world(healthy_node()), policies=(asked,)))
     assert [(row.object, row.field) for row in found.fields] == [
-        ("ClusterPolicy/cluster-policy", "spec.driver.upgradePolicy.maxParallelUpgrades"),
+        ("ClusterPolicy/cluster-policy", "spec.dcgm.enabled"),
         ("ClusterPolicy/cluster-policy", "spec.vgpuManager.enabled"),
     ]
-    assert found.fields[0].instead == "to exchange a node's driver, drain the node and delete its driver pod"
+    assert found.fields[0].instead == "kgpu's exporter reads the driver and needs no host engine"
     assert ["psp" in one.what for one in found.problems] == [True]
     assert seen(world(healthy_node())).fields == ()
 

@@ -187,8 +187,11 @@ def settle(observed: ObservedCluster, settings: OperatorSettings = SETTINGS) -> 
                 node,
                 labels=labels,
                 owned=frozenset(change.labels),
-                annotations={key: node.annotations[key] for key in node.annotations.keys() - node.owned_annotations},
-                owned_annotations=frozenset(),
+                annotations={
+                    **{key: node.annotations[key] for key in node.annotations.keys() - node.owned_annotations},
+                    **change.annotations,
+                },
+                owned_annotations=frozenset(change.annotations),
             )
         nodes.append(node)
     there = {one["metadata"]["name"]: live(one, len(nodes)) for one in made.objects if one["kind"] == "DaemonSet"}

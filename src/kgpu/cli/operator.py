@@ -297,6 +297,7 @@ def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorS
                 [OtherPresence.DETECT, OtherPresence.IGNORE],
             )
         ),
+        operations=_bool(options, "operations", "--operations or KGPU_OPERATIONS"),
         health=_bool(options, "health", "--health or KGPU_HEALTH"),
         health_config=options["health_config"],
         host_facts=_bool(options, "host_facts", "--host-facts or KGPU_HOST_FACTS"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kgpu.cli._status_operations import NodeOperations
     from kgpu.operator.field_rows import FieldRow
-    from kgpu.operator.overview import NodeOverview, Overview, ShownProblem
+    from kgpu.operator.overview import NodeOverview, Overview, ShownProblem, UpgradeRow
     from kgpu.operator.watching import WatchedCluster
 
 EXAMPLES: Final = """
@@ -32,6 +32,11 @@ MOST_ROWS: Final = 15
 MOST_PROBLEMS: Final = 10
 MOST_NAME: Final = 48
 PIPE_WIDTH: Final = 10_000
+
+# States of driver upgrades, as kgpu.operator.upgrades has them.
+_RUNS: Final = "upgrade-done"
+_REQUIRED: Final = "upgrade-required"
+_FAILED: Final = "upgrade-failed"
 
 # How a cell looks.
 _CELLS: Final = {
@@ -127,10 +132,38 @@ def _show(console: Console, overview: Overview) -> None:
         style = "green" if driver.state == "ready" else "yellow"
         line = f"NVIDIADriver {driver.name}: {driver.state or 'no state yet'}, {driver.nodes} nodes"
         console.print(Text(line + (f"; {driver.message}" if driver.state != "ready" else ""), style=style))
+    _upgrades(console, overview.upgrades)
     _fields(console, overview.fields)
     _problems(console, overview.problems)
     for line in overview.unread:
         console.print(Text(f"not known: {line}", style="yellow"))
+
+
+def _upgrades(console: Console, upgrades: tuple[UpgradeRow, ...]) -> None:
+    """The nodes that do not run the driver that is asked for yet; nothing where all do."""
+    from rich.text import Text
+
+    late = [row for row in upgrades if row.state != _RUNS]
+    if not late:
+        return
+    failed, waiting = sum(row.state == _FAILED for row in late), sum(row.waits for row in late)
+    required = sum(row.state == _REQUIRED and not row.waits for row in late)
+    counts = (
+        (len(late) - failed - waiting - required, "under way"),
+        (required, "to come"),
+        (waiting, "waiting for approval"),
+        (failed, "failed"),
+    )
+    said = ", ".join(f"{count} {words}" for count, words in counts if count)
+    done = len(upgrades) - len(late)
+    head = f"Driver upgrades: {done} of {len(upgrades)} nodes run the driver that is asked for; {said}:"
+    console.print(Text(head, style="red" if failed else "yellow"))
+    for row in sorted(late, key=lambda row: (row.state == _REQUIRED, row.state != _FAILED, row.node))[:MOST_ROWS]:
+        state = "waits for approval" if row.waits else row.state
+        by = f" ({row.operation})" if row.operation else ""
+        console.print(Text(f"  {_short(row.node)}: {row.running or 'no driver'} → {row.wanted}: {state}{by}"))
+    if len(late) > MOST_ROWS:
+        console.print(Text(f"  and {len(late) - MOST_ROWS} more; kgpu status -o json has them all", style="dim"))
 
 
 def _fields(console: Console, fields: tuple[FieldRow, ...]) -> None:

@@ -141,6 +141,13 @@ LABEL_DRIVER_OWNER: Final = "nvidia.com/gpu-operator.driver.owner"
 LABEL_OPERATOR_STATE: Final = "nvidia.com/gpu-operator.state"  # on operands: which state of the operator they are of
 DRIVER_UPGRADE_STATE_LABEL: Final = "nvidia.com/gpu-driver-upgrade-state"
 DRIVER_UPGRADE_ENABLED: Final = "nvidia.com/gpu-driver-upgrade-enabled"
+DRIVER_UPGRADE_SKIP: Final = "nvidia.com/gpu-driver-upgrade.skip"  # on Nodes: true, where the driver stays as it is
+DRIVER_UPGRADE_INITIAL: Final = "nvidia.com/gpu-driver-upgrade.node-initial-state.unschedulable"
+DRIVER_UPGRADE_EVENT: Final = "GPUDriverUpgrade"
+DRIVER_CONTAINER: Final = "nvidia-driver-ctr"
+ENV_DRIVER_CONFIG_DIGEST: Final = "DRIVER_CONFIG_DIGEST"  # in a driver pod: what its driver was installed from
+DRIVER_DIGEST_VERSION: Final = "kgpu.dev/driver-digest-version"  # on driver pods: how that digest is made
+THIS_DRIVER_DIGEST_VERSION: Final = "1"
 PAUSED_FOR_DRIVER_UPGRADE: Final = "paused-for-driver-upgrade"
 PRE_INSTALLED: Final = "pre-installed"
 DRIVER_UPGRADE_DRAIN_SKIP: Final = "nvidia.com/gpu-driver-upgrade-drain.skip"  # on pods: "true" keeps them
@@ -318,6 +325,9 @@ CAPI_OWNER_NAME: Final = "cluster.x-k8s.io/owner-name"
 
 # Operations on nodes: who holds a node's cordon (uids, separated by commas), and the engine's field manager
 REMEDIATION_REQUESTER: Final = "kgpu remediation"  # who wants the operations that verdicts call for
+DRIVER_UPGRADE_REQUESTER: Final = "kgpu driver upgrade"  # who wants those that bring a node the wanted driver
+APPROVED_BY: Final = "kgpu.dev/approved-by"  # on NodeOperations: policy, where autoUpgrade has approved it
+APPROVED_BY_POLICY: Final = "policy"
 REMEDIATION_CONFIG_MAP: Final = "kgpu-remediation"  # there while the breaker is open
 REMEDIATION_LABEL: Final = "kgpu.dev/remediation"  # on Nodes: disabled, where a person repairs them
 NEEDS_REPLACEMENT_LABEL: Final = "kgpu.dev/needs-replacement"  # on Nodes: true, while a Replace holds them

@@ -25,6 +25,8 @@ from kgpu.formats.config_choice import REFUSED
 from kgpu.operator.labels import has_agent
 from kgpu.operator.model import ClusterNode, NodeLayout, Object, ObservedCluster, OperatorSettings, PodTrouble, Policy
 from kgpu.operator.node_selectors import BySelector, is_driver, node_selector
+from kgpu.operator.upgrade_rules import UpgradeRules
+from kgpu.operator.upgrades import NodeUpgrade
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +156,10 @@ class CauseView:
     """What can't be rendered, by operand."""
     unusable_drivers: Mapping[str, Advice] = field(default_factory=dict)
     """Why an NVIDIADriver installs no driver, by its name."""
+    upgrades: Mapping[str, NodeUpgrade] = field(default_factory=dict)
+    """The nodes with a driver DaemonSet, by name: whether they run the driver that is asked for."""
+    upgrade_rules: Mapping[str, UpgradeRules] = field(default_factory=dict)
+    """How nodes get a new driver, by the DaemonSet that installs it."""
 
     @cached_property
     def troubles(self) -> Mapping[tuple[str, str], PodTrouble]:

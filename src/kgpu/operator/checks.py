@@ -82,6 +82,15 @@ def rolled_out(live: Mapping[str, Any]) -> bool:
     return bool(status) and up_to_date and counts == {desired}
 
 
+def all_available(live: Mapping[str, Any]) -> bool:
+    """True when all pods of a DaemonSet exist and are available, of whichever of its generations: those of drivers are
+    exchanged one by one, and only where another driver is wanted.
+    """
+    status, metadata = mapping(live.get("status")), mapping(live.get("metadata"))
+    up_to_date = number(status.get("observedGeneration")) >= number(metadata.get("generation"))
+    return bool(status) and up_to_date and status.get("numberAvailable", 0) == status.get("desiredNumberScheduled")
+
+
 def refused_causes(view: CauseView, operand: Operand) -> Iterable[Cause]:
     """Causes for objects that an operand's pods need on every node and the API server refuses."""
     errors = view.observed.apply_errors

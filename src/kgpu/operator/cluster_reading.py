@@ -27,7 +27,7 @@ from kgpu.operator.overview import OperatorState
 from kgpu.operator.watching import ClusterWatching, WatchedCluster, WatchedObjects, feeds
 
 _NEEDED: Final = frozenset({"nodes", "policies"})
-_FOR_STATUS: Final = ("nodes", "policies", "drivers", "daemonsets", "configmaps", "pods", "warnings")
+_FOR_STATUS: Final = ("nodes", "policies", "drivers", "daemonsets", "configmaps", "pods", "operations", "warnings")
 _OWN: Final = Selector(labels=((names.NAME_LABEL, names.KGPU),))
 _IMAGE_SUFFIX: Final = "_IMAGE"
 _ALL_WELL: Final[Object] = {"status": {"observedGeneration": 0}}
@@ -194,6 +194,7 @@ def _settings(namespace: str, deployment: Object | None) -> OperatorSettings:
         discovery=_on(env, "KGPU_DISCOVERY"),
         other_discovery=_other(env, "KGPU_OTHER_DISCOVERY"),
         other_operator=_other(env, "KGPU_OTHER_OPERATOR"),
+        operations=_on(env, names.ENV_OPERATIONS),
         health=_on(env, "KGPU_HEALTH"),
         host_facts=_on(env, "KGPU_HOST_FACTS"),
         images={name: value for name, value in env.items() if name.endswith(_IMAGE_SUFFIX)},

@@ -7,13 +7,14 @@ from typing import Final
 from kgpu.formats import names
 from kgpu.operator import conditions
 from kgpu.operator.causes import CauseView, not_applied
-from kgpu.operator.checks import rolled_out
+from kgpu.operator.checks import all_available
 from kgpu.operator.drivers import Assignment
 from kgpu.operator.labels import LabelRules
 from kgpu.operator.loaded_driver import other_driver
 from kgpu.operator.model import ClusterNode, NvidiaDriver, Object
 from kgpu.operator.node_selectors import node_selector
-from kgpu.operator.verdict import NodeCause, findings_text
+from kgpu.operator.upgrade_causes import upgrade_cause
+from kgpu.operator.verdict import NodeCause, findings_text, most_frequent
 
 READY: Final = "NVIDIADriver is ready as all resources have been successfully reconciled"
 
@@ -69,22 +70,23 @@ def _state(
     ]
     if wrong:
         return conditions.STATE_NOT_READY, conditions.failure("ReconcileFailed", wrong[0].line())
-    waiting = [name for name in mine if not rolled_out(view.observed.daemon_sets.get(name, {}))]
+    waiting = [name for name in mine if not all_available(view.observed.daemon_sets.get(name, {}))]
     others = [
         NodeCause(node.name, cause)
         for node in owned
-        if (cause := other_driver(view, node, view.drivers.of(node.labels))) is not None
+        if (cause := upgrade_cause(view, node.name) or other_driver(view, node, view.drivers.of(node.labels)))
+        is not None
     ]
     if not waiting and others:
-        return conditions.STATE_NOT_READY, conditions.failure("OtherDriverLoaded", findings_text(others))
+        return conditions.STATE_NOT_READY, conditions.failure(most_frequent(others), findings_text(others))
     if not waiting:
         return conditions.STATE_READY, conditions.success("Reconciled", READY)
     findings = list(others)
-    late = frozenset(waiting)
+    late, told = frozenset(waiting), {finding.node for finding in others}
     for node in owned:
         for name in view.drivers.of(node.labels):
             if name in late:
-                cause = view.pod_cause(node, name, running=False)
+                cause = None if node.name in told else view.pod_cause(node, name, running=False)
                 findings += [NodeCause(node.name, cause)] if cause is not None else []
     extra = f"; {findings_text(findings)}" if findings else ""
     message = f"Waiting for driver pods to be ready: DaemonSet {', '.join(waiting)}{extra}"

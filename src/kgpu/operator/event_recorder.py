@@ -54,7 +54,7 @@ class EventRecorder:
         true, now, before = frozenset(records), self._clock.monotonic(), self._budget.dropped
         for record in sorted(true - self._true, key=lambda advice: (advice.subject, advice.reason, advice.what)):
             log_advice(log, record)
-            if record.severity.notable and now - self._told.get(record, -REPEAT_AFTER) >= REPEAT_AFTER:
+            if _is_told(record) and now - self._told.get(record, -REPEAT_AFTER) >= REPEAT_AFTER:
                 self._told[record] = now
                 self._budget.add(record)
                 self._work.set()
@@ -110,6 +110,11 @@ class EventRecorder:
                 return known and _reference(resource, known)
         policies = sorted(self._watching.objects("policies").items())
         return _reference(kinds.CLUSTER_POLICIES, policies[0][1]) if policies else None
+
+
+def _is_told(advice: Advice) -> bool:
+    """Whether a record becomes an Event: what a person should see, and the steps of a driver's upgrade."""
+    return advice.severity.notable or advice.reason == names.DRIVER_UPGRADE_EVENT
 
 
 def _reference(resource: Resource, obj: Object) -> Object:

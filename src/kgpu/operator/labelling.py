@@ -131,12 +131,15 @@ class NodeLabeller:
         if live is None:
             return
         metadata: Object = {"name": change.name, "uid": live["metadata"]["uid"]}
-        if change.clear:
+        if change.clear or change.clear_annotations:
             self._count("Node")
-            removal = {"metadata": {"uid": metadata["uid"], "labels": dict.fromkeys(change.clear)}}
+            gone = (("labels", change.clear), ("annotations", change.clear_annotations))
+            removal = {"metadata": {"uid": metadata["uid"], **{key: dict.fromkeys(keys) for key, keys in gone if keys}}}
             await self._watching.learn(NODES, await self._api.patch(NODES, change.name, removal))
         if change.labels:
             metadata["labels"] = dict(change.labels)
+        if change.annotations:
+            metadata["annotations"] = dict(change.annotations)
         obj: Object = {"metadata": metadata}
         self._count("Node")
         try:

@@ -4,9 +4,11 @@ A key ``nvidia.com/gpu.deploy.<x>`` is the operator's to set while it is absent,
 user's (``false``, ``pre-installed``) or an upgrade's (``paused-for-driver-upgrade``) and stays. What others own has to
 go only where it would start something that must not run: the value ``true`` of an operand that this node's workload
 does not have. When every feature label of a node is gone at once, its discovery has failed rather than its GPUs:
-everything then stays as it is. Rules: the replaced operator's node labelling, but for its annotation
-``nvidia.com/gpu-driver-upgrade-enabled``: it stops the driver's pod from emptying the node, which an upgrade controller
-would do in its place, and none is built.
+everything then stays as it is. Rules: the replaced operator's node labelling.
+
+``nvidia.com/gpu-driver-upgrade-state`` and the annotations beside it say how far the node's driver upgrade is. The
+annotation ``nvidia.com/gpu-driver-upgrade-enabled`` stops the driver's pod from emptying the node and giving it back:
+it is there while kgpu may do that, which is always with ``autoUpgrade``, otherwise while an upgrade is approved.
 
 ``kgpu.dev/agent`` says where the privileged agent belongs: where an operand's label gives it work. It stays, with the
 value ``leaving``, until the agent of a node without work has cleaned up there.
@@ -15,7 +17,7 @@ value ``leaving``, until the agent of a node without work has cleaned up there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kgpu.formats import names
@@ -189,8 +191,22 @@ def wanted_operands(node: ClusterNode, rules: LabelRules) -> dict[str, str]:
     return labels
 
 
-def label_plan(node: ClusterNode, rules: LabelRules, owner: str | None = "") -> NodeLabels | None:
-    """The labels to apply to a Node, None where nothing is to be changed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeMarks:
+    """What a node tells of its driver's upgrade. ``state`` is the label's value, "" for no label, None to leave it."""
+
+    state: str | None = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_MARKS: Final = UpgradeMarks()
+_UPGRADE_ANNOTATIONS: Final = (names.DRIVER_UPGRADE_ENABLED, names.DRIVER_UPGRADE_INITIAL)
+
+
+def label_plan(
+    node: ClusterNode, rules: LabelRules, owner: str | None = "", marks: UpgradeMarks = NO_MARKS
+) -> NodeLabels | None:
+    """The labels and annotations to apply to a Node, None where nothing is to be changed.
 
     ``owner`` is the NVIDIADriver that the node belongs to, "" for none, None to leave that label as it is.
     """
@@ -207,12 +223,29 @@ def label_plan(node: ClusterNode, rules: LabelRules, owner: str | None = "") -> 
         _present(node, mine)
         _owner(node, owner, mine, clear if rules.driver_crd else [])
         _agent(node, rules, mine, clear)
+        _upgrade(node, marks.state, mine, clear)
         if mine.get(names.LABEL_GPU_PRESENT, labels.get(names.LABEL_GPU_PRESENT)) == TRUE:
             _extras(node, rules, mine)
+    notes = {
+        key: value
+        for key, value in (marks.annotations if rules.active else {}).items()
+        if key in node.owned_annotations or node.annotations.get(key) != value
+    }
+    stale = rules.active and is_gpu(node)
+    strange = tuple(
+        key
+        for key in _UPGRADE_ANNOTATIONS
+        if stale and key in node.annotations and key not in marks.annotations and key not in node.owned_annotations
+    )
     same = node.owned == mine.keys() and all(labels.get(key) == value for key, value in mine.items())
-    if same and not clear and not node.owned_annotations:
+    noted = node.owned_annotations == notes.keys() and all(
+        node.annotations.get(key) == value for key, value in notes.items()
+    )
+    if same and noted and not clear and not strange:
         return None
-    return NodeLabels(name=node.name, labels=mine, clear=tuple(sorted(clear)))
+    return NodeLabels(
+        name=node.name, labels=mine, clear=tuple(sorted(clear)), annotations=notes, clear_annotations=strange
+    )
 
 
 def applied(node: ClusterNode, plan: NodeLabels | None) -> ClusterNode:
@@ -225,8 +258,15 @@ def applied(node: ClusterNode, plan: NodeLabels | None) -> ClusterNode:
         node,
         labels={**kept, **plan.labels},
         owned=frozenset(plan.labels),
-        annotations={key: value for key, value in node.annotations.items() if key not in node.owned_annotations},
-        owned_annotations=frozenset(),
+        annotations={
+            **{
+                key: value
+                for key, value in node.annotations.items()
+                if key not in node.owned_annotations and key not in plan.clear_annotations
+            },
+            **plan.annotations,
+        },
+        owned_annotations=frozenset(plan.annotations),
     )
 
 
@@ -270,6 +310,17 @@ def _owner(node: ClusterNode, owner: str | None, mine: dict[str, str], clear: li
         if key in node.owned:
             mine[key] = node.labels.get(key, "")
     elif key in node.labels and key not in node.owned:
+        clear.append(key)
+
+
+def _upgrade(node: ClusterNode, state: str | None, mine: dict[str, str], clear: list[str]) -> None:
+    key = names.DRIVER_UPGRADE_STATE_LABEL
+    if state:
+        _force(node, mine, key, state)
+    elif state is None:
+        if key in node.owned:
+            mine[key] = node.labels.get(key, "")
+    elif key in node.labels and key not in node.owned and is_gpu(node):
         clear.append(key)
 
 

@@ -1,22 +1,18 @@
 """Whether the driver that is loaded on a node is the one that is asked for. Pure.
 
 A driver in use stays loaded until nothing uses it, whatever image its pod has by then; readiness is judged by the
-loaded one.
+loaded one, beside what the pod was made for (``upgrade_causes``).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from typing import Final
 
 from kgpu.base.plain import items, mapping, text
 from kgpu.formats import names
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.model import ClusterNode, Object
-
-# NVIDIA's tags: 580.95.05, 580.95.05-ubuntu24.04; those of precompiled drivers name a branch: 580-6.8.0-57-generic.
-_RELEASE: Final = re.compile(r"(?P<release>[0-9]{3,}(?:\.[0-9]+){0,2})(?:-|$)", re.ASCII)
+from kgpu.operator.upgrades import release_of
 
 
 def other_driver(view: CauseView, node: ClusterNode, fitting: Iterable[str]) -> Cause | None:
@@ -24,19 +20,16 @@ def other_driver(view: CauseView, node: ClusterNode, fitting: Iterable[str]) -> 
     release.
     """
     loaded = node.report.driver if node.report is not None else ""
-    wanted = {release: name for name in fitting if (release := _wanted(view.wanted.get(name, {})))}
+    wanted = [release for name in fitting if (release := _wanted(view.wanted.get(name, {})))]
     if not loaded or not wanted or any(_is_of(loaded, release) for release in wanted):
         return None
-    release, daemon_set = next(iter(wanted.items()))
+    release = wanted[0]
     owner = node.labels.get(names.LABEL_DRIVER_OWNER, "") if view.policy.spec.driver.use_nvidia_driver_crd else ""
     field = f"spec.version of NVIDIADriver {owner}" if owner else "driver.version"
     return Cause(
         reason="OtherDriverLoaded",
         what=f"{field} asks for driver {release}, and driver {loaded} is loaded",
-        remedy=(
-            f"end what uses its GPUs (kubectl drain {node.name} --ignore-daemonsets), delete its pod of DaemonSet "
-            f"{daemon_set}, and when the new driver is loaded: kubectl uncordon {node.name}"
-        ),
+        remedy=f"have its driver exchanged: kgpu node upgrade-driver {node.name}",
     )
 
 
@@ -44,8 +37,7 @@ def _wanted(daemon_set: Object) -> str:
     """The release that a driver's DaemonSet installs, by its image's tag; "" when the tag has none."""
     pod = mapping(mapping(mapping(daemon_set.get("spec")).get("template")).get("spec"))
     first = next(iter(map(mapping, items(pod.get("containers")))), {})
-    match = _RELEASE.match(text(first.get("image")).rpartition("/")[2].partition(":")[2])
-    return match["release"] if match else ""
+    return release_of(text(first.get("image")))
 
 
 def _is_of(loaded: str, release: str) -> bool:

@@ -27,16 +27,12 @@ ROWS: Final = (
     ("openshift_driver_toolkit_imagestream_missing", "gauge", "1 when the toolkit's image stream is missing."),
     ("openshift_driver_toolkit_rhcos_tags_missing", "gauge", "1 when the image stream lacks the nodes' versions."),
     ("openshift_driver_toolkit_imagestream_broken", "gauge", "1 when the image stream is broken."),
-    (
-        "driver_auto_upgrade_enabled",
-        "gauge",
-        "1 when drivers are upgraded by themselves; 0, as none are yet.",
-    ),
-    ("nodes_upgrades_in_progress", "gauge", "Nodes labelled as being upgraded, by another operator."),
-    ("nodes_upgrades_done", "gauge", "Nodes labelled upgrade-done, by another operator."),
-    ("nodes_upgrades_failed", "gauge", "Nodes labelled upgrade-failed, by another operator."),
-    ("nodes_upgrades_available", "gauge", "Nodes whose driver can be upgraded now: 0."),
-    ("nodes_upgrades_pending", "gauge", "Nodes labelled upgrade-required, by another operator."),
+    ("driver_auto_upgrade_enabled", "gauge", "1 when drivers are upgraded by themselves."),
+    ("nodes_upgrades_in_progress", "gauge", "Nodes whose driver is being upgraded."),
+    ("nodes_upgrades_done", "gauge", "Nodes that run the driver that is asked for."),
+    ("nodes_upgrades_failed", "gauge", "Nodes whose driver upgrade has failed."),
+    ("nodes_upgrades_available", "gauge", "Nodes whose driver upgrade is approved and waits for its turn."),
+    ("nodes_upgrades_pending", "gauge", "Nodes that need a driver upgrade which has not begun."),
 )
 # Of kgpu alone, by their whole names.
 OWN_ROWS: Final = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kgpu.base.advice import Advice
 from kgpu.formats.agent_report import AgentReport
@@ -23,6 +23,9 @@ from kgpu.monitoring.model import Alert
 from kgpu.monitoring.scrape import Scrape
 
 Object: TypeAlias = dict[str, Any]
+
+DRIVER_UPGRADE: Final = "DriverUpgrade"
+"""The type of a NodeOperation that exchanges a node's driver."""
 
 
 class NodeLayout(enum.StrEnum):
@@ -88,6 +91,8 @@ class OperatorSettings:
     """Whether another node feature discovery works here (``nfd.other``)."""
     other_operator: OtherPresence = OtherPresence.DETECT
     """Whether another GPU operator makes kgpu do nothing (``operator.otherOperator``); never ``PRESENT``."""
+    operations: bool = True
+    """Whether NodeOperations are carried out (``operations.enabled``); drivers are upgraded by these alone."""
     health: bool = True
     """Whether GPUs' health is watched (Helm value ``health.enabled``)."""
     health_config: str = ""
@@ -130,6 +135,7 @@ class ClusterNode:
     """
 
     name: str
+    uid: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     owned: frozenset[str] = frozenset()
@@ -166,6 +172,51 @@ class PodTrouble:
     pod: str
     reason: str
     message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverPod:
+    """A driver's pod: the DaemonSet that has made it, "" for one without, and what it was made for.
+
+    ``digest`` and ``image`` are those of its container, ``digest_version`` says how the digest was made. ``made`` is
+    its creation time. ``leaving``: it has been deleted and is not gone.
+    """
+
+    name: str
+    node: str
+    daemon_set: str = ""
+    digest: str = ""
+    digest_version: str = ""
+    image: str = ""
+    made: str = ""
+    ready: bool = False
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeOperation:
+    """A NodeOperation that exchanges a node's driver, as its object says. ``spec`` is the whole one.
+
+    ``approved_by_policy``: the operator has made it approved, because of ``autoUpgrade``. ``was_cordoned``: its node
+    was, before it began.
+    """
+
+    name: str
+    uid: str = ""
+    created: str = ""
+    spec: Object = field(default_factory=dict)
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    result: str = ""
+    approved: bool = True
+    approved_by_policy: bool = False
+    was_cordoned: bool = False
+    node: str = ""
+    node_uid: str = ""
+    daemon_set: str = ""
+    digest: str = ""
+    requested_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +264,8 @@ class ObservedCluster:
     ``daemon_sets`` are the live ones in the operator's namespace by name, ``config_maps`` the keys of those there.
     ``foreign_nfd``: another node feature discovery works in this cluster. ``foreign_operator`` names a running GPU
     operator that is not kgpu, as ``namespace/deployment``, ``foreign_version`` its release. ``pods`` are the nodes
-    with a pod of a DaemonSet there, by the DaemonSet's name, None where pods can't be listed. ``failures`` are Warning
+    with a pod of a DaemonSet there, by the DaemonSet's name, None where pods can't be listed. ``driver_pods`` are those
+    of drivers, ``upgrades`` the operations that exchange drivers. ``failures`` are Warning
     events about DaemonSets there, by name: why pods could not be created (quota, admission).
     """
 
@@ -228,6 +280,8 @@ class ObservedCluster:
     daemon_sets: Mapping[str, Object] = field(default_factory=dict)
     config_maps: Mapping[str, frozenset[str]] = field(default_factory=dict)
     pods: Mapping[str, frozenset[str]] | None = None
+    driver_pods: tuple[DriverPod, ...] = ()
+    upgrades: tuple[UpgradeOperation, ...] = ()
     troubles: tuple[PodTrouble, ...] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
     apply_errors: Mapping[str, str] = field(default_factory=dict)
@@ -240,15 +294,25 @@ class ObservedCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLabels:
-    """The whole set of labels that the operator applies to one Node, under its field manager; annotations that it had
-    applied go.
+    """The whole set of labels and annotations that the operator applies to one Node, under its field manager.
 
-    ``clear`` are keys that others own and that have to go or change all the same (a mode that ended).
+    ``clear`` are keys of labels that others own and that have to go or change all the same (a mode that ended),
+    ``clear_annotations`` such keys of annotations.
     """
 
     name: str
     labels: Mapping[str, str]
     clear: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    clear_annotations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradePlan:
+    """``create`` are NodeOperations as objects; ``withdraw`` are those that have not begun and must not any more."""
+
+    create: tuple[Object, ...] = ()
+    withdraw: tuple[UpgradeOperation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +337,7 @@ class ClusterPlan:
     orphan: frozenset[str] = frozenset()
     retry: frozenset[str] = frozenset()
     nodes: tuple[NodeLabels, ...] = ()
+    upgrades: UpgradePlan = field(default_factory=UpgradePlan)
     policy_status: Mapping[str, Object] = field(default_factory=dict)
     driver_status: Mapping[str, Object] = field(default_factory=dict)
     advice: tuple[Advice, ...] = ()

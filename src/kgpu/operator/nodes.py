@@ -20,7 +20,7 @@ from kgpu.formats import agent_report, gpu_report, names, validation_report
 from kgpu.formats.agent_report import AgentReport
 from kgpu.operator.model import ClusterNode, NodeCondition, Object
 
-KEPT_ANNOTATIONS: Final = (names.ROLES_ANNOTATION, names.DRIVER_UPGRADE_ENABLED)
+KEPT_ANNOTATIONS: Final = (names.ROLES_ANNOTATION, names.DRIVER_UPGRADE_ENABLED, names.DRIVER_UPGRADE_INITIAL)
 REPORTS: Final = (names.GPUS_ANNOTATION, names.VALIDATION_ANNOTATION)
 MAX_REPORTS: Final = 16
 """Processes of a node whose reports are read; there are no more roles than that."""
@@ -72,6 +72,7 @@ def read_node(obj: Any) -> ClusterNode:
     ready = conditions.get("Ready")
     return ClusterNode(
         name=text(metadata.get("name")),
+        uid=text(metadata.get("uid")),
         labels=labels,
         annotations={key: annotations[key] for key in KEPT_ANNOTATIONS[1:] if key in annotations},
         owned=owned,

@@ -28,6 +28,7 @@ from kgpu.operator.plan_report import printable_error
 from kgpu.operator.policy_summary import root_causes
 from kgpu.operator.rendering.ignored import SANDBOX
 from kgpu.operator.survey import Survey, labelled, survey
+from kgpu.operator.upgrades import NodeUpgrade
 from kgpu.operator.verdict import NodeCause, OperandVerdict
 from kgpu.operator.versions import Unsupported
 
@@ -113,6 +114,20 @@ class DriverRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeRow:
+    """How far a node's driver upgrade is. ``running`` and ``wanted`` are releases, or images without one; ``operation``
+    is "" before there is one; ``waits`` is whether a person has to approve it.
+    """
+
+    node: str
+    state: str
+    running: str
+    wanted: str
+    operation: str = ""
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     """The state of the whole cluster. ``unread`` is what could not be read, so that nothing is known about it."""
 
@@ -126,6 +141,7 @@ class Overview:
     other_nodes: int = 0
     operands: tuple[OperandRow, ...] = ()
     drivers: tuple[DriverRow, ...] = ()
+    upgrades: tuple[UpgradeRow, ...] = ()
     fields: tuple[FieldRow, ...] = ()
     problems: tuple[ShownProblem, ...] = ()
     unread: tuple[str, ...] = ()
@@ -193,6 +209,7 @@ def overview(
         other_nodes=len(known.view.nodes) - len(known.view.gpu_nodes),
         operands=tuple(map(_operand, known.verdicts)),
         drivers=_drivers(observed.drivers, known.view.nodes),
+        upgrades=tuple(_upgrade(upgrade) for upgrade in known.view.upgrades.values() if upgrade.state is not None),
         fields=field_rows(policy, observed.drivers),
         problems=tuple(map(with_remedy, problems)),
         unread=unread,
@@ -487,6 +504,17 @@ def _operand(verdict: OperandVerdict) -> OperandRow:
 
 def _everywhere(findings: Iterable[NodeCause]) -> bool:
     return any(not finding.node for finding in findings)
+
+
+def _upgrade(upgrade: NodeUpgrade) -> UpgradeRow:
+    return UpgradeRow(
+        node=upgrade.node,
+        state=str(upgrade.state),
+        running=upgrade.running,
+        wanted=upgrade.wanted.release or upgrade.wanted.image,
+        operation=upgrade.operation.name if upgrade.operation is not None else "",
+        waits=upgrade.waits,
+    )
 
 
 def _drivers(drivers: Iterable[NvidiaDriver], nodes: Iterable[ClusterNode]) -> tuple[DriverRow, ...]:

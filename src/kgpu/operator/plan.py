@@ -8,16 +8,21 @@ fleet with these labels (``rendering``), and judge what is ready and why not (``
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from kgpu.base.advice import Advice
+from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.operator import conditions, plan_report, versions
 from kgpu.operator.active_policy import ActivePolicy, choose_policy, hands_off, ignored
+from kgpu.operator.causes import CauseView
 from kgpu.operator.driver_status import driver_statuses
 from kgpu.operator.labels import LabelRules
-from kgpu.operator.model import ClusterPlan, Object, ObservedCluster, OperatorSettings, Policy
-from kgpu.operator.objects.common import Rendered
+from kgpu.operator.model import ClusterPlan, Object, ObservedCluster, OperatorSettings, Policy, UpgradePlan
+from kgpu.operator.objects.common import Rendered, has_kind
 from kgpu.operator.survey import LabelledCluster, daemon_sets, labelled, survey
+from kgpu.operator.upgrade_operations import upgrade_plan, without_drivers
+from kgpu.operator.upgrades import wanted_driver
 
 
 def plan(observed: ObservedCluster, settings: OperatorSettings) -> ClusterPlan:
@@ -30,7 +35,8 @@ def plan(observed: ObservedCluster, settings: OperatorSettings) -> ClusterPlan:
         return _without_policy(labelled(observed, None, settings), settings, active)
     if policy.problem is not None:
         return _unreadable(observed, settings, active, policy, policy.problem)
-    return _in_force(labelled(observed, policy, settings), settings, active, policy)
+    made = _in_force(labelled(observed, policy, settings), settings, active, policy)
+    return dataclasses.replace(made, advice=(*made.advice, *plan_report.upgrade_steps(observed.nodes, made.nodes)))
 
 
 def _in_force(
@@ -47,6 +53,7 @@ def _in_force(
         orphan=_orphans(cluster.observed, known.rendered, cluster.rules),
         retry=frozenset(known.view.wanted.keys() & cluster.observed.failures.keys()),
         nodes=cluster.changes,
+        upgrades=_upgrades(cluster.observed, settings, known.view),
         policy_status={
             policy.name: {
                 **_status(settings, policy, summary.state, each),
@@ -59,6 +66,18 @@ def _in_force(
         advice=(*plan_report.advice(known, cluster.rules), *losers),
         metrics=plan_report.metrics(known, ready=summary.state == conditions.STATE_READY),
     )
+
+
+def _upgrades(observed: ObservedCluster, settings: OperatorSettings, view: CauseView) -> UpgradePlan:
+    """The operations that exchange drivers, where there can be any."""
+    if not settings.operations or not has_kind(observed, NODE_OPERATIONS):
+        return UpgradePlan()
+    live = {
+        name: driver
+        for name, daemon_set in observed.daemon_sets.items()
+        if (driver := wanted_driver(daemon_set)) is not None
+    }
+    return upgrade_plan(view.upgrades, view.upgrade_rules, observed.upgrades, live)
 
 
 def _hands_off(observed: ObservedCluster, settings: OperatorSettings, active: ActivePolicy) -> ClusterPlan:
@@ -103,6 +122,7 @@ def _without_policy(cluster: LabelledCluster, settings: OperatorSettings, active
     pair = conditions.failure("PrerequisiteNotMet", lacks.sentence)
     return ClusterPlan(
         nodes=cluster.changes,
+        upgrades=without_drivers(cluster.observed.upgrades),
         driver_status={
             driver.name: conditions.status(
                 conditions.STATE_NOT_READY,

@@ -5,27 +5,23 @@ Texts are stable: the same problem always has the same text, so that it is repor
 
 from __future__ import annotations
 
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import UserError
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.operator import versions
+from kgpu.operator.causes import CauseView
 from kgpu.operator.labels import WORKLOADS, LabelRules, is_gpu
-from kgpu.operator.model import ClusterNode, ObservedCluster
+from kgpu.operator.model import ClusterNode, NodeLabels, ObservedCluster
 from kgpu.operator.policy_summary import has_feature_labels
 from kgpu.operator.survey import Survey
+from kgpu.operator.upgrades import AT_REST, NodeUpgrade, UpgradeState
 
 OK, NOT_READY, NO_POLICY, BROKEN = 1.0, 0.0, -1.0, -2.0
 """Values of ``gpu_operator_reconciliation_status``."""
-
-_UPGRADES: Final = {
-    "gpu_operator_nodes_upgrades_done": "upgrade-done",
-    "gpu_operator_nodes_upgrades_failed": "upgrade-failed",
-    "gpu_operator_nodes_upgrades_pending": "upgrade-required",
-}
-_NOT_UPGRADING: Final = frozenset({"", "unknown", *_UPGRADES.values()})
 
 
 def advice(survey: Survey, rules: LabelRules) -> tuple[Advice, ...]:
@@ -67,21 +63,60 @@ def plain_metrics(observed: ObservedCluster, status: float) -> dict[str, float]:
 
 
 def metrics(survey: Survey, *, ready: bool) -> dict[str, float]:
-    """The metrics of a policy in force. OpenShift's driver toolkit is -1: not there. kgpu upgrades no driver, whatever
-    the policy says; the other figures of upgrades count labels that another operator has left.
-    """
+    """The metrics of a policy in force. OpenShift's driver toolkit is -1: not there."""
     view = survey.view
     broken = bool(view.errors) or survey.summary.failed
-    states = [node.labels.get(names.DRIVER_UPGRADE_STATE_LABEL, "") for node in view.gpu_nodes]
-    counts = {name: float(states.count(state)) for name, state in _UPGRADES.items()}
     return {
         **plain_metrics(view.observed, BROKEN if broken else OK if ready else NOT_READY),
-        "gpu_operator_driver_auto_upgrade_enabled": 0.0,
         "gpu_operator_openshift_driver_toolkit_enabled": NO_POLICY,
-        **counts,
-        "gpu_operator_nodes_upgrades_in_progress": float(sum(state not in _NOT_UPGRADING for state in states)),
-        "gpu_operator_nodes_upgrades_available": 0.0,
+        **_of_upgrades(view),
     }
+
+
+def _of_upgrades(view: CauseView) -> dict[str, float]:
+    """The metrics of driver upgrades; 1 for auto if any node with a driver pod is upgraded by itself."""
+    rows = view.upgrades.values()
+    counts = Counter(upgrade.state for upgrade in rows if upgrade.state is not None)
+    auto = any(rules.auto for rules in view.upgrade_rules.values()) and view.settings.operations
+    return {
+        "gpu_operator_driver_auto_upgrade_enabled": float(auto),
+        "gpu_operator_nodes_upgrades_in_progress": float(
+            sum(count for state, count in counts.items() if state not in AT_REST)
+        ),
+        "gpu_operator_nodes_upgrades_done": float(counts[UpgradeState.DONE]),
+        "gpu_operator_nodes_upgrades_failed": float(counts[UpgradeState.FAILED]),
+        "gpu_operator_nodes_upgrades_pending": float(counts[UpgradeState.REQUIRED]),
+        "gpu_operator_nodes_upgrades_available": float(
+            sum(_may_begin(upgrade) for upgrade in rows if upgrade.state is UpgradeState.REQUIRED)
+        ),
+    }
+
+
+def _may_begin(upgrade: NodeUpgrade) -> bool:
+    """Whether nothing but its turn is awaited."""
+    operation = upgrade.operation
+    return upgrade.needed and not upgrade.skipped and operation is not None and operation.approved
+
+
+def upgrade_steps(before: Iterable[ClusterNode], changes: Iterable[NodeLabels]) -> tuple[Advice, ...]:
+    """What is told of nodes whose upgrade has got further, as the change of their label."""
+    key = names.DRIVER_UPGRADE_STATE_LABEL
+    old = {node.name: node.labels.get(key, "") for node in before}
+    steps = []
+    for change in changes:
+        was, now = old.get(change.name, ""), change.labels.get(key, "")
+        # Thousands of nodes need an upgrade at once, and as many are adopted as they are: their conditions tell of it.
+        if now in ("", was, UpgradeState.REQUIRED) or (not was and now == UpgradeState.DONE):
+            continue
+        steps.append(
+            Advice(
+                subject=f"Node/{change.name}",
+                what=f"node {change.name}: its driver's upgrade is at {now}",
+                reason=names.DRIVER_UPGRADE_EVENT,
+                severity=Severity.WARNING if now == UpgradeState.FAILED else Severity.INFO,
+            )
+        )
+    return tuple(steps)
 
 
 def _unrendered(name: str, error: UserError, policy: str) -> Advice:

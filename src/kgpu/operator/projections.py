@@ -18,7 +18,7 @@ from kgpu.base.plain import items, mapping, strings, text
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.formats.crd import decode
-from kgpu.operator.model import NvidiaDriver, Object, PodTrouble, Policy
+from kgpu.operator.model import DRIVER_UPGRADE, DriverPod, NvidiaDriver, Object, PodTrouble, Policy, UpgradeOperation
 from kgpu.operator.nodes import read_node
 
 OWNED: Final = "owned"
@@ -122,7 +122,75 @@ def pod(obj: Object) -> Object:
         "reason": reason,
         "message": message,
         "ready": condition_of(status, "Ready").get("status") == "True",
+        "driver": _driver_facts(metadata, spec),
     }
+
+
+def _driver_facts(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Object | None:
+    """What a driver's pod was made for, None for another pod."""
+    for container in map(mapping, items(spec.get("containers"))):
+        if container.get("name") == names.DRIVER_CONTAINER:
+            return {
+                "digest": digest_of(container),
+                "version": strings(metadata.get("annotations")).get(names.DRIVER_DIGEST_VERSION, ""),
+                "image": text(container.get("image")),
+                "leaving": bool(metadata.get("deletionTimestamp")),
+            }
+    return None
+
+
+def digest_of(container: Mapping[str, Any]) -> str:
+    """The digest in the environment of a driver's container, "" without one."""
+    rows = map(mapping, items(container.get("env")))
+    return next((text(row.get("value")) for row in rows if row.get("name") == names.ENV_DRIVER_CONFIG_DIGEST), "")
+
+
+def driver_pods(pods: Iterable[Object]) -> tuple[DriverPod, ...]:
+    """The pods of drivers, of the reduced pods."""
+    found = [
+        DriverPod(
+            name=pod["metadata"]["name"],
+            node=pod["node"],
+            daemon_set=pod["owner"],
+            digest=facts["digest"],
+            digest_version=facts["version"],
+            image=facts["image"],
+            made=pod["made"],
+            ready=pod["ready"],
+            leaving=facts["leaving"],
+        )
+        for pod in pods
+        if (facts := pod["driver"]) is not None
+    ]
+    return tuple(sorted(found, key=lambda pod: (pod.node, pod.name)))
+
+
+def operation(obj: Object) -> Object:
+    """A NodeOperation: under ``upgrade`` what it says of a driver's exchange, None for one of another type."""
+    metadata, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
+    kept: Object = {"metadata": _pick(obj, _IDENTITY), "upgrade": None}
+    if spec.get("type") != DRIVER_UPGRADE:
+        return kept
+    driver = mapping(spec.get("driver"))
+    kept["upgrade"] = UpgradeOperation(
+        name=text(metadata.get("name")),
+        uid=text(metadata.get("uid")),
+        created=text(metadata.get("creationTimestamp")),
+        spec=dict(spec),
+        phase=text(status.get("phase")) or "Pending",
+        reason=text(status.get("reason")),
+        message=_cut(text(status.get("message"))),
+        result=text(status.get("result")),
+        approved=spec.get("approved") is not False,
+        approved_by_policy=strings(metadata.get("annotations")).get(names.APPROVED_BY) == names.APPROVED_BY_POLICY,
+        was_cordoned=mapping(status.get("before")).get("unschedulable") is True,
+        node=text(spec.get("nodeName")),
+        node_uid=text(spec.get("nodeUID")),
+        daemon_set=text(driver.get("daemonSet")),
+        digest=text(driver.get("digest")),
+        requested_by=text(spec.get("requestedBy")),
+    )
+    return kept
 
 
 def pod_trouble(status: Mapping[str, Any]) -> tuple[str, str]:

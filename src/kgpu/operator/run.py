@@ -34,6 +34,7 @@ from kgpu.operator.pace import Pace
 from kgpu.operator.plan import plan as make_plan
 from kgpu.operator.policy_absence import PolicyAbsence
 from kgpu.operator.statuses import Statuses
+from kgpu.operator.upgrading import Upgrading
 from kgpu.operator.watching import ClusterWatching, WatchedCluster
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class OperatorController:
             "plan_seconds": round(self.figures.plan_seconds, 4),
             "objects": len(self.last.objects) if self.last else 0,
             "nodes_pending": term.labeller.pending if term else 0,
-            "refused": {**(term.applier.errors if term else {}), **(term.labeller.errors if term else {})},
+            "refused": {**term.applier.errors, **term.upgrading.errors, **term.labeller.errors} if term else {},
             "settled": self.settled.is_set(),
         }
 
@@ -130,6 +131,7 @@ class _Term:
         self.others = OtherPrograms(api, clock=clock)
         self.applier = Applier(api, watching, operator.settings, clock=clock, count=count)
         self.labeller = NodeLabeller(api, watching, clock=clock, count=count)
+        self.upgrading = Upgrading(api, watching, clock=clock, count=count)
         self.statuses = Statuses(api, watching, clock=clock, count=count)
         self.recorder = EventRecorder(api, watching, clock=clock, count=count, dropped=operator.figures.dropped)
         self.leaving = Leaving(api, watching, namespace=namespace, clock=clock, seconds=operator.leave_seconds)
@@ -172,7 +174,7 @@ class _Term:
         operator, clock = self._operator, self._operator.clock
         others = await self.others.confirmed(operator.watching.suspects())
         begin = time.perf_counter()
-        observed = operator.watching.observed(self.applier.errors, others)
+        observed = operator.watching.observed({**self.applier.errors, **self.upgrading.errors}, others)
         spent = time.perf_counter() - begin
         try:
             await self.policy_absence.check(observed)
@@ -192,6 +194,7 @@ class _Term:
             # Before the Nodes, because the labels of a thousand would delay them.
             if not holds and not plan.hold:
                 await self.applier.converge(plan)
+                await self.upgrading.converge(plan.upgrades)
         finally:
             self.labeller.want(() if holds else plan.nodes)
         await self.statuses.write(plan)
@@ -202,6 +205,7 @@ class _Term:
         now = clock.monotonic()
         times = [
             self.applier.again_at,
+            self.upgrading.again_at,
             self.statuses.again_at,
             self.others.again_at,
             None if plan.again_after is None else now + plan.again_after,

@@ -12,16 +12,19 @@ from functools import partial
 from typing import Final
 
 from kgpu.base.advice import Advice
+from kgpu.base.plain import mapping
+from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import Cdi
-from kgpu.operator import versions
+from kgpu.operator import upgrade_marks, versions
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.drivers import Assignment, assign
-from kgpu.operator.labels import LabelRules, applied, has_agent, is_gpu, label_plan
+from kgpu.operator.labels import NO_MARKS, LabelRules, applied, has_agent, is_gpu, label_plan
 from kgpu.operator.model import ClusterNode, NodeLabels, Object, ObservedCluster, OperatorSettings, Policy
 from kgpu.operator.objects.common import Rendered
 from kgpu.operator.operand_verdicts import judge
 from kgpu.operator.policy_summary import Summary, summarize
 from kgpu.operator.rendering.render import render
+from kgpu.operator.upgrades import node_upgrades
 from kgpu.operator.verdict import OperandVerdict
 
 DAEMON_SET: Final = "DaemonSet"
@@ -55,8 +58,9 @@ def labelled(observed: ObservedCluster, policy: Policy | None, settings: Operato
     if rules.driver_crd:
         assignment = assign(observed.drivers, (node for node in observed.nodes if is_gpu(node)))
     changes, nodes, unmarked = [], [], []
+    marks = upgrade_marks.of_nodes(observed, policy)
     for node in sorted(map(partial(_chosen, settings), observed.nodes), key=lambda node: node.name):
-        change = label_plan(node, rules, assignment.of(node.name))
+        change = label_plan(node, rules, assignment.of(node.name), marks.get(node.name, NO_MARKS))
         if change is not None:
             changes.append(change)
         nodes.append(applied(node, change))
@@ -75,15 +79,19 @@ def survey(cluster: LabelledCluster, settings: OperatorSettings, policy: Policy)
     """Render and judge the policy in force."""
     observed = cluster.observed
     rendered = render(policy, settings, observed)
+    wanted = daemon_sets(rendered)
+    asking = {**_kept(observed, rendered), **wanted}
     view = CauseView(
         observed=observed,
         settings=settings,
         policy=policy,
         nodes=observed.nodes,
         gpu_nodes=tuple(node for node in observed.nodes if is_gpu(node)),
-        wanted=daemon_sets(rendered),
+        wanted=wanted,
         errors=rendered.errors,
         unusable_drivers=_unusable_drivers(rendered, cluster.assignment),
+        upgrades=node_upgrades(observed.nodes, asking, observed.driver_pods, observed.upgrades),
+        upgrade_rules=upgrade_marks.rules_by_daemon_set(asking, policy, observed.drivers),
     )
     verdicts = judge(view, cluster.rules)
     return Survey(
@@ -98,6 +106,15 @@ def survey(cluster: LabelledCluster, settings: OperatorSettings, policy: Policy)
 def daemon_sets(rendered: Rendered) -> dict[str, Object]:
     """The DaemonSets of a rendering by name."""
     return {str(obj["metadata"]["name"]): obj for obj in rendered.objects if obj["kind"] == DAEMON_SET}
+
+
+def _kept(observed: ObservedCluster, rendered: Rendered) -> dict[str, Object]:
+    """The live DaemonSets that stay as they are because of what could not be rendered."""
+    return {
+        name: live
+        for name, live in observed.daemon_sets.items()
+        if mapping(mapping(live.get("metadata")).get("labels")).get(names.LABEL_OPERATOR_STATE) in rendered.keep
+    }
 
 
 def _prerequisites(policy: Policy) -> list[Cause]:

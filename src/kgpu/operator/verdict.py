@@ -85,7 +85,7 @@ def verdict_of(operand: Operand, nodes: list[str], findings: tuple[NodeCause, ..
         return OperandVerdict(
             operand=operand,
             status="False",
-            reason=_most_frequent(findings),
+            reason=most_frequent(findings),
             on=frozenset(nodes),
             findings=findings,
             notes=tuple(notes),
@@ -100,7 +100,7 @@ def unique(findings: list[NodeCause]) -> tuple[NodeCause, ...]:
     return tuple(dict.fromkeys(findings))
 
 
-def _most_frequent(findings: Iterable[NodeCause]) -> str:
+def most_frequent(findings: Iterable[NodeCause]) -> str:
     """The most frequent reason; failures come before passing causes."""
     counts: dict[str, int] = {}
     for finding in findings:

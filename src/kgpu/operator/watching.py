@@ -54,6 +54,7 @@ GONE_AFTER: Final = 60.0
 GONE_TIMES: Final = 3
 FORGET_AFTER: Final = 600.0
 POLICIES: Final = "policies"
+OPERATIONS: Final = "operations"
 PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, healthy_after=10.0)
 _OURS: Final = Selector(has=(names.LABEL_OPERATOR_STATE,))
 
@@ -99,6 +100,14 @@ def feeds(namespace: str) -> tuple[WatchedObjects, ...]:
         WatchedObjects(name="daemonsets", scope=Scope(kinds.DAEMON_SETS, namespace), project=projections.daemon_set),
         WatchedObjects(name="configmaps", scope=Scope(CONFIG_MAPS, namespace), project=projections.config_map),
         WatchedObjects(name="pods", scope=Scope(PODS, namespace), project=projections.pod),
+        WatchedObjects(
+            name=OPERATIONS,
+            scope=Scope(kinds.NODE_OPERATIONS),
+            project=projections.operation,
+            optional=True,
+            waivable=True,
+            why="it can't be told how upgrades of drivers are",
+        ),
         WatchedObjects(
             name="warnings",
             scope=Scope(EVENTS, namespace, Selector(fields=(("type", "Warning"),))),
@@ -284,6 +293,10 @@ class ClusterWatching:
             daemon_sets=daemon_sets,
             config_maps={name: obj["keys"] for (_, name), obj in self.objects("configmaps").items()},
             pods=projections.nodes_by_daemon_set(pods),
+            driver_pods=projections.driver_pods(pods),
+            upgrades=tuple(
+                obj["upgrade"] for _, obj in sorted(self.objects(OPERATIONS).items()) if obj["upgrade"] is not None
+            ),
             troubles=projections.troubles(pods, warnings),
             failures=projections.failures(daemon_sets, warnings, self._made),
             apply_errors=dict(apply_errors),
@@ -298,6 +311,7 @@ class ClusterWatching:
             self.news.set()
         for feed in feeds(self._settings.namespace):
             wanted = not feed.optional or self.serves(feed.scope.resource)
+            wanted = wanted and (feed.name != OPERATIONS or self._settings.operations)
             if wanted and feed.name not in self._followed:
                 self._followed[feed.name] = self._start(feed)
             elif not wanted and feed.name in self._followed:

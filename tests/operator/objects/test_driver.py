@@ -121,13 +121,37 @@ def test_a_digest_changes_with_the_driver_and_with_nothing_else() -> None:
     assert digest("{}", images={**IMAGES, "DRIVER_MANAGER_IMAGE": "example.org/manager:2"}) == plain
 
 
-def test_a_new_default_driver_manager_waits_for_another_reason_to_replace_pods() -> None:
-    live = after((U22,), {})
+def test_another_driver_manager_replaces_no_pod_unless_it_is_named() -> None:
     newer = dataclasses.replace(SETTINGS, images={**IMAGES, "DRIVER_MANAGER_IMAGE": "example.org/manager:2"})
-    observed = ObservedCluster(nodes=(U22,), daemon_sets=live)
-    assert sets(Case(settings=newer, observed=observed)) == live
-    changed = sets(Case(settings=newer, observed=observed, policy=policy("driver: {args: [x]}")))
-    assert changed[BASE]["spec"]["template"]["spec"]["initContainers"][0]["image"] == "example.org/manager:2"
+    observed = ObservedCluster(nodes=(U22,))
+    before, after_update = sets(Case(observed=observed)), sets(Case(settings=newer, observed=observed))
+    assert manager(after_update)["image"] == "example.org/manager:2"
+    assert digest_in(before) == digest_in(after_update)
+    named = policy("driver: {manager: {repository: example.org, image: manager, version: '2'}}")
+    assert digest_in(sets(Case(policy=named, observed=observed))) != digest_in(before)
+
+
+def test_kgpus_own_program_makes_room_for_a_driver_unless_another_image_is_named() -> None:
+    own = dataclasses.replace(SETTINGS, images={key: IMAGES[key] for key in IMAGES if key != "DRIVER_MANAGER_IMAGE"})
+    observed = ObservedCluster(nodes=(U22,))
+    found = sets(Case(settings=own, observed=observed))
+    assert (manager(found)["image"], manager(found)["command"], manager(found)["args"]) == (
+        own.image, ["kgpu", "driver-manager"], ["uninstall_driver"],
+    )  # fmt: skip
+    theirs = sets(Case(observed=observed))
+    assert (manager(theirs)["command"], manager(theirs)["env"]) == (["driver-manager"], manager(found)["env"])
+    named = policy("driver: {manager: {repository: example.org, image: kgpu, version: '2'}}")
+    assert manager(sets(Case(policy=named, observed=observed)))["command"] == ["kgpu", "driver-manager"]
+    assert digest_in(found) == digest_in(theirs)
+
+
+def manager(found: Mapping[str, Object]) -> Object:
+    made: Object = found[BASE]["spec"]["template"]["spec"]["initContainers"][0]
+    return made
+
+
+def digest_in(found: Mapping[str, Object]) -> str:
+    return env(found[BASE], init=True)["DRIVER_CONFIG_DIGEST"]
 
 
 def test_a_daemonset_whose_nodes_have_lost_their_labels_is_kept_while_it_has_pods() -> None:

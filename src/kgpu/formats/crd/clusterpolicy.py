@@ -14,7 +14,6 @@ from kgpu.formats.crd.common import (
     ABSOLUTE,
     INT32,
     PODS,
-    UPGRADES,
     Block,
     Component,
     Env,
@@ -127,7 +126,7 @@ class Driver(Component, frozen=True, kw_only=True):
     liveness_probe: Annotated[Probe | None, doc("Timing of the liveness probe.")] = None
     readiness_probe: Annotated[Probe | None, doc("Timing of the readiness probe.")] = None
     rdma: Annotated[Rdma | None, doc("GPUDirect RDMA.")] = None
-    upgrade_policy: Annotated[UpgradePolicy | None, doc("How nodes get a new driver.", unbuilt=UPGRADES)] = None
+    upgrade_policy: Annotated[UpgradePolicy | None, doc("How nodes get a new driver.")] = None
     manager: Annotated[EnvImage | None, doc("The init container that makes room for a new driver.")] = None
     repo_config: Annotated[RepoConfig | None, doc("Package repositories of the driver container.")] = None
     cert_config: Annotated[Named | None, doc("Certificates of the driver container.")] = None

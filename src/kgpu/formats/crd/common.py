@@ -64,7 +64,6 @@ PODS: Final = (
         "it has to be a number of pods such as '1' or a percentage such as '10%', more than 0",
     ),
 )
-UPGRADES: Final = "to exchange a node's driver, drain the node and delete its driver pod"
 NODES: Final = (("type(self) == string || self >= 0", "it can't be less than 0"),)
 Quantities: TypeAlias = dict[str, Annotated[int | str, doc("A quantity such as `500m` or `2Gi`.", pattern=QUANTITY)]]
 
@@ -164,39 +163,56 @@ class Rdma(Block, frozen=True, kw_only=True):
 
 
 class WaitForCompletion(Block, frozen=True, kw_only=True):
-    """Waiting for work to end before a node's driver is replaced."""
+    """Waiting for work to end before a node's driver is exchanged."""
 
-    pod_selector: Annotated[str, doc("Label selector of the pods that are waited for; empty for none.")] = ""
-    timeout_seconds: Annotated[int, doc("Seconds after which waiting is given up; 0 for never.", minimum=0)] = 0
+    pod_selector: Annotated[
+        str, doc("Label selector of the pods that are waited for before any is evicted; empty for none.")
+    ] = ""
+    timeout_seconds: Annotated[
+        int, doc("Seconds after which waiting ends and the pods are evicted; 0 for never.", minimum=0)
+    ] = 0
 
 
 class PodDeletion(Block, frozen=True, kw_only=True):
-    """Evicting the pods that hold GPUs before a node's driver is replaced."""
+    """Evicting the pods that hold GPUs before a node's driver is exchanged; not where the node is drained instead."""
 
     force: Annotated[bool, doc("Also pods that no controller would bring back.")] = False
-    timeout_seconds: Annotated[int, doc("Seconds after which the node counts as failed; 0 for never.", minimum=0)] = 300
+    timeout_seconds: Annotated[
+        int, doc("Seconds after which the node's upgrade has failed; 0 for no limit (68 years).", minimum=0)
+    ] = 300
     delete_empty_dir: Annotated[bool, doc("Also pods that lose an emptyDir's data.")] = False
 
 
 class Drain(Block, frozen=True, kw_only=True):
-    """Draining a node before its driver is replaced."""
+    """Draining a node before its driver is exchanged, in place of evicting only the pods that hold GPUs."""
 
     enable: Annotated[bool, doc("Whether nodes are drained.")] = False
     force: Annotated[bool, doc("Also pods that no controller would bring back.")] = False
-    pod_selector: Annotated[str, doc("Label selector of the pods to be drained; empty for all.")] = ""
-    timeout_seconds: Annotated[int, doc("Seconds after which the node counts as failed; 0 for never.", minimum=0)] = 300
+    pod_selector: Annotated[
+        str, doc("Label selector of the pods to be drained; empty for all. Pods that hold GPUs go in any case.")
+    ] = ""
+    timeout_seconds: Annotated[
+        int, doc("Seconds after which the node's upgrade has failed; 0 for no limit (68 years).", minimum=0)
+    ] = 300
     delete_empty_dir: Annotated[bool, doc("Also pods that lose an emptyDir's data.")] = False
 
 
 class UpgradePolicy(Block, frozen=True, kw_only=True):
-    """How nodes get a new driver."""
+    """How nodes get a new driver: by a NodeOperation for each, within the budget of all operations."""
 
-    auto_upgrade: Annotated[bool, doc("Whether nodes are upgraded without being asked one by one.", usual=(True,))] = (
-        False
-    )
-    max_parallel_upgrades: Annotated[int, doc("Nodes upgraded at a time; 0 for no limit.", minimum=0)] = 1
+    auto_upgrade: Annotated[
+        bool,
+        doc(
+            "Whether nodes are upgraded by themselves; otherwise each waits for `kgpu operations approve`.",
+            usual=(True,),
+        ),
+    ] = False
+    max_parallel_upgrades: Annotated[
+        int, doc("Nodes upgraded at a time, within `operations.maxParallel`; 0 for no limit of its own.", minimum=0)
+    ] = 1
     max_unavailable: Annotated[
-        int | str | None, doc("Nodes that may be away at a time, as a number or a percentage.", rules=NODES)
+        int | str | None,
+        doc("Nodes that may be down at a time, for whatever reason, as a number or a percentage.", rules=NODES),
     ] = "25%"
     wait_for_completion: Annotated[WaitForCompletion | None, doc("Work to wait for.")] = None
     pod_deletion: Annotated[PodDeletion | None, doc("How pods with GPUs are evicted.")] = None

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 import msgspec
 
 from kgpu.formats.crd.common import (
-    UPGRADES,
     Block,
     ComputeResources,
     EnvImage,
@@ -29,9 +28,10 @@ from kgpu.formats.crd.core import NodeAffinity, PodSecurityContext, Toleration
 class PoolUpgradePolicy(UpgradePolicy, frozen=True, kw_only=True):
     """How nodes get a new driver; by themselves, unless told otherwise."""
 
-    auto_upgrade: Annotated[bool, doc("Whether nodes are upgraded without being asked one by one.", usual=(True,))] = (
-        True
-    )
+    auto_upgrade: Annotated[
+        bool,
+        doc("Whether nodes are upgraded by themselves; otherwise each waits for `kgpu operations approve`."),
+    ] = True
 
 
 class PoolLicensingConfig(Block, frozen=True, kw_only=True):
@@ -97,4 +97,4 @@ class NVIDIADriverSpec(Block, frozen=True, kw_only=True):
     virtual_topology_config: Annotated[Named | None, doc("The virtual topology daemon.")] = None
     kernel_module_config: Annotated[Named | None, doc("Parameters of the kernel modules.")] = None
     licensing_config: Annotated[PoolLicensingConfig | None, doc("Licences of virtual GPUs.")] = None
-    upgrade_policy: Annotated[PoolUpgradePolicy | None, doc("How nodes get a new driver.", unbuilt=UPGRADES)] = None
+    upgrade_policy: Annotated[PoolUpgradePolicy | None, doc("How nodes get a new driver.")] = None

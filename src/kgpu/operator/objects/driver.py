@@ -1,9 +1,9 @@
 """NVIDIA's driver DaemonSets, for nodes without a driver of their own: one per operating system, and per kernel if
 drivers are precompiled. The replaced operator chooses one image for all nodes by the first of them.
 
-The driver upgrade replaces pods one by one (``OnDelete``), never a change here. A DaemonSet keeps its name while it
-exists, whatever other pools come and go: another name would mean another driver installation. Nodes with a host driver
-have the label ``gpu.deploy.driver=pre-installed``, which no selector matches.
+Upgrades (``kgpu.operator.upgrades``) replace pods one by one (``OnDelete``), never a change here. A DaemonSet keeps its
+name while it exists, whatever other pools come and go: another name would mean another driver installation. Nodes with
+a host driver have the label ``gpu.deploy.driver=pre-installed``, which no selector matches.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from kgpu.formats.operands import BY_NAME
 from kgpu.operator.model import NvidiaDriver, Object
 from kgpu.operator.objects import driver_settings, shape
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.driver_containers import DIGEST, MANAGER, PROBE_FILE, PROBE_MAP
+from kgpu.operator.objects.driver_containers import CONTAINER, PROBE_FILE, PROBE_MAP
 from kgpu.operator.objects.driver_mounts import files
-from kgpu.operator.objects.driver_pod import COMPONENT, PROBE_SCRIPT, digest, pod_spec
+from kgpu.operator.objects.driver_pod import COMPONENT, PROBE_SCRIPT, pod_spec
 from kgpu.operator.objects.driver_settings import DriverSettings
 from kgpu.operator.objects.pools import Pool, Pools, hashed, kernel_name, pools, short_name, takes_driver
 from kgpu.operator.objects.rbac import DRIVER_MANAGER_RULES, account
@@ -117,7 +117,6 @@ def _system_of(live: Object, tags: set[str]) -> str:
 def daemon_set(scene: Scene, settings: DriverSettings, pool: Pool, name: str, user: str) -> Object:
     """The DaemonSet of one pool."""
     paths = shape.paths(scene.policy)
-    number = digest(settings, pool, paths)
     own = {
         "app": name,
         names.COMPONENT_LABEL: COMPONENT,
@@ -125,7 +124,11 @@ def daemon_set(scene: Scene, settings: DriverSettings, pool: Pool, name: str, us
         names.LABEL_PRECOMPILED: "true" if pool.kernel else "false",
         **({names.LABEL_PRECOMPILED_KERNEL: pool.kernel} if pool.kernel else {}),
     }
-    annotations = {"kubectl.kubernetes.io/default-container": "nvidia-driver-ctr", **settings.annotations}
+    annotations = {
+        "kubectl.kubernetes.io/default-container": CONTAINER,
+        **settings.annotations,
+        names.DRIVER_DIGEST_VERSION: names.THIS_DRIVER_DIGEST_VERSION,
+    }
     return scene.new_object(
         "DaemonSet",
         name,
@@ -143,25 +146,10 @@ def daemon_set(scene: Scene, settings: DriverSettings, pool: Pool, name: str, us
                     paths,
                     account=user,
                     files=files(settings, pool, scene.observed.config_maps),
-                    manager_image=_manager_image(settings, number, scene.observed.daemon_sets.get(name)),
                 ),
             },
         },
     )
-
-
-def _manager_image(settings: DriverSettings, number: str, live: Object | None) -> str:
-    """The live image while nothing else has changed: a new operator's default must not replace driver pods."""
-    if live is not None and settings.default_manager:
-        spec = mapping(mapping(mapping(mapping(live).get("spec")).get("template")).get("spec"))
-        for container in map(mapping, items(spec.get("initContainers"))):
-            same = any(
-                mapping(row).get("name") == DIGEST and mapping(row).get("value") == number
-                for row in items(container.get("env"))
-            )
-            if container.get("name") == MANAGER and same and text(container.get("image")):
-                return text(container.get("image"))
-    return settings.manager.image
 
 
 def probe_map(scene: Scene) -> Object:

@@ -24,13 +24,14 @@ from kgpu.operator.objects.common import (
 from kgpu.operator.objects.driver_mounts import Files
 from kgpu.operator.objects.driver_settings import DriverImage, DriverSettings
 
-CONTAINER: Final = "nvidia-driver-ctr"
+CONTAINER: Final = names.DRIVER_CONTAINER
 MANAGER: Final = "k8s-driver-manager"
+PROGRAM: Final = "driver-manager"
 PROBE_MAP: Final = "nvidia-driver-startup-probe"
 PROBE_FILE: Final = "startup-probe.sh"
 PROBE_PATH: Final = f"/usr/local/bin/{PROBE_FILE}"
 READY_FILE: Final = f"{names.VALIDATIONS_DIR}/.driver-ctr-ready"
-DIGEST: Final = "DRIVER_CONFIG_DIGEST"
+DIGEST: Final = names.ENV_DRIVER_CONFIG_DIGEST
 
 # (volume, path on the host, its kind, path in the driver container, read only, propagation)
 FOLDERS: Final = (
@@ -130,7 +131,8 @@ def driver(settings: DriverSettings, image: str, number: str, files: Files) -> O
     return _with_resources(container, settings.resources)
 
 
-def manager(settings: DriverSettings, number: str, image: str) -> Object:
+def manager(settings: DriverSettings, number: str) -> Object:
+    """The init container that makes room for a new driver: kgpu's own program, or NVIDIA's where its image is named."""
     switches = {name: value for name, value in _switches(settings).items() if name in _MANAGER_SWITCHES}
     env = [
         field_env("NODE_NAME", "spec.nodeName"),
@@ -139,9 +141,9 @@ def manager(settings: DriverSettings, number: str, image: str) -> Object:
     ]
     return {
         "name": MANAGER,
-        "image": image,
+        "image": settings.manager.image,
         "imagePullPolicy": settings.manager.pull_policy,
-        "command": ["driver-manager"],
+        "command": ["kgpu", PROGRAM] if settings.own_manager else [PROGRAM],
         "args": ["uninstall_driver"],
         "env": with_user_env(env, settings.manager.env),
         "securityContext": {"privileged": True},

@@ -60,7 +60,8 @@ def digest(settings: DriverSettings, pool: Pool, paths: shape.HostFolders) -> st
     """A decimal number that changes exactly when a driver has to be reinstalled.
 
     It leaves out the driver manager's default image, as a new operator must not restart drivers, and settings without a
-    value, so that a new setting changes nothing where it is not used.
+    value, so that a new setting changes nothing where it is not used. Whoever makes it in another way counts
+    ``names.THIS_DRIVER_DIGEST_VERSION`` up: pods with a digest of another version are compared by their image.
     """
     by_container = resolved_images(settings, pool)
     manager = "" if settings.default_manager else by_container.pop(MANAGER)
@@ -90,9 +91,7 @@ def digest(settings: DriverSettings, pool: Pool, paths: shape.HostFolders) -> st
     return str(fnv32a(text.encode()))
 
 
-def pod_spec(
-    settings: DriverSettings, pool: Pool, paths: shape.HostFolders, *, account: str, files: Files, manager_image: str
-) -> Object:
+def pod_spec(settings: DriverSettings, pool: Pool, paths: shape.HostFolders, *, account: str, files: Files) -> Object:
     """The pod's ``spec``."""
     image = resolved_images(settings, pool)
     number = digest(settings, pool, paths)
@@ -104,7 +103,7 @@ def pod_spec(
         "nodeSelector": {f"{names.LABEL_DEPLOY_PREFIX}driver": "true", **pool.selector, **settings.node_selector},
         "affinity": _affinity(settings),
         "hostPID": True,
-        "initContainers": [containers.manager(settings, number, manager_image)],
+        "initContainers": [containers.manager(settings, number)],
         "containers": [
             containers.driver(settings, image[CONTAINER], number, files),
             *([containers.peermem(settings, image[CONTAINER], files)] if settings.rdma else []),

@@ -12,7 +12,7 @@ from typing import Final
 from kgpu.base.errors import ConfigError
 from kgpu.formats import names
 from kgpu.formats.crd.common import ComputeResources, EnvImage, EnvVar, Named, Probe, Rdma, SideContainer
-from kgpu.operator.model import NvidiaDriver, Object
+from kgpu.operator.model import NvidiaDriver, Object, OperatorSettings
 from kgpu.operator.objects import images, shape
 from kgpu.operator.objects.common import Owner, Scene, manifest_of
 from kgpu.operator.objects.variables import check_names
@@ -39,8 +39,8 @@ class DriverImage:
 class DriverSettings:
     """All settings of a driver. ``what`` is the section's path for messages.
 
-    ``default_manager`` is True if the driver manager's image is the operator's default. Names of ConfigMaps and Secrets
-    are "" if not given. ``token`` is True if the licence has a client token.
+    ``default_manager`` is True if no image of the driver manager is named, ``own_manager`` if it is kgpu's own. Names
+    of ConfigMaps and Secrets are "" if not given. ``token`` is True if the licence has a client token.
     """
 
     owner: Owner
@@ -51,6 +51,7 @@ class DriverSettings:
     driver: DriverImage
     manager: DriverImage
     default_manager: bool = False
+    own_manager: bool = False
     gds: DriverImage | None = None
     gdrcopy: DriverImage | None = None
     rdma: bool = False
@@ -90,8 +91,9 @@ def of_policy(scene: Scene) -> DriverSettings:
         precompiled=bool(driver.use_precompiled),
         module_type=driver.kernel_module_type,
         driver=_part(images.policy_image("driver", driver, "DRIVER_IMAGE", defaults), driver, driver.args),
-        manager=_part(images.policy_image("driver.manager", manager, MANAGER_ENV, defaults), manager),
+        manager=_manager("driver.manager", manager, scene.settings),
         default_manager=not images.names_image(manager),
+        own_manager=_is_own(manager, scene.settings),
         gds=_side("gds", spec.gds, "GDS_IMAGE", defaults),
         gdrcopy=_side("gdrcopy", spec.gdrcopy, "GDRCOPY_IMAGE", defaults),
         secret_env=driver.secret_env or "",
@@ -146,8 +148,9 @@ def of_driver(scene: Scene, driver: NvidiaDriver) -> DriverSettings:
                 args=spec.args,
                 env=spec.env,
             ),
-            manager=_part(images.policy_image(f"{what} manager", manager, MANAGER_ENV, defaults), manager),
+            manager=_manager(f"{what} manager", manager, scene.settings),
             default_manager=not images.names_image(manager),
+            own_manager=_is_own(manager, scene.settings),
             gds=_side(f"{what} gds", spec.gds, "GDS_IMAGE", defaults),
             gdrcopy=_side(f"{what} gdrcopy", spec.gdrcopy, "GDRCOPY_IMAGE", defaults),
             secret_env=spec.secret_env or "",
@@ -174,6 +177,22 @@ def of_driver(scene: Scene, driver: NvidiaDriver) -> DriverSettings:
             rdma=_on(spec.rdma),
             host_mofed=_on(spec.rdma) and bool(spec.rdma and spec.rdma.use_host_mofed),
         ),
+    )
+
+
+def _is_own(block: EnvImage, settings: OperatorSettings) -> bool:
+    """Whether kgpu's own program makes room for a new driver: no other image is named, or one of kgpu's."""
+    return images.is_own(block) or not (images.names_image(block) or settings.images.get(MANAGER_ENV))
+
+
+def _manager(what: str, block: EnvImage, settings: OperatorSettings) -> DriverImage:
+    if images.names_image(block) or settings.images.get(MANAGER_ENV):
+        return _part(images.policy_image(what, block, MANAGER_ENV, settings.images), block)
+    return DriverImage(
+        image=settings.image,
+        pull_policy=block.image_pull_policy or settings.image_pull_policy,
+        pull_secrets=block.image_pull_secrets or settings.image_pull_secrets,
+        env=block.env,
     )
 
 

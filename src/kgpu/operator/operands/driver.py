@@ -9,13 +9,14 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
 from kgpu.formats.operands import BY_NAME, Operand
 from kgpu.operator.causes import Cause, CauseView
-from kgpu.operator.checks import pause_cause, rolled_out
+from kgpu.operator.checks import all_available, pause_cause
 from kgpu.operator.labels import deploy
 from kgpu.operator.loaded_driver import other_driver
 from kgpu.operator.model import ClusterNode, OperatorSettings, Policy
 from kgpu.operator.objects import driver
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.operand_spec import SWITCHED_OFF, OperandSpec, section_enabled
+from kgpu.operator.upgrade_causes import upgrade_cause
 from kgpu.operator.verdict import SHOWN
 
 OPERAND: Final = BY_NAME["driver"]
@@ -56,6 +57,9 @@ def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None
                 else "install a driver on the node, or set driver.image for its operating system"
             ),
         )
+    upgrade = upgrade_cause(view, node.name) if node.ready else None
+    if upgrade is not None:
+        return upgrade
     loaded = report is not None and bool(report.driver)
     for name in fitting:
         cause = view.pod_cause(node, name, running=loaded)
@@ -63,7 +67,7 @@ def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None
             return cause
     if report is not None and not report.driver:
         return Cause(reason="DriverNotReady", what="no driver is loaded on it yet", passing=True)
-    if report is None and not all(rolled_out(view.observed.daemon_sets.get(name, {})) for name in fitting):
+    if report is None and not all(all_available(view.observed.daemon_sets.get(name, {})) for name in fitting):
         return Cause(reason="RollingOut", what=f"DaemonSet {', '.join(fitting)} is being rolled out", passing=True)
     return other_driver(view, node, fitting)
 

@@ -69,7 +69,7 @@ SHELL_ARGS: Final = Conditional(
 )  # fmt: skip
 # Of these, what the chart writes into every policy (images, the timing of probes) is not reported.
 BY_CRD: Final = Conditional(
-    field="`driver` (but for `enabled`, `useNvidiaDriverCRD` and `upgradePolicy`), `gds`, `gdrcopy`",
+    field="`driver` (but for `enabled` and `useNvidiaDriverCRD`), `gds`, `gdrcopy`",
     when="when `driver.useNvidiaDriverCRD` is true", does="nothing, as NVIDIADriver objects say what drivers are like",
 )  # fmt: skip
 NO_LABELS: Final = Conditional(
@@ -80,7 +80,11 @@ ON_DELETE: Final = Conditional(
     field="`daemonsets.rollingUpdate`", when="when `daemonsets.updateStrategy` is `OnDelete`",
     does="nothing, as pods are made anew when somebody deletes them",
 )  # fmt: skip
-CONDITIONAL: Final = (NO_CDI, OWN_PODS, HOST_PID, OWN_IMAGE, IMAGES, SHELL_ARGS, BY_CRD, NO_LABELS, ON_DELETE)
+DRAINED: Final = Conditional(
+    field="`driver.upgradePolicy.podDeletion`", when="when `driver.upgradePolicy.drain.enable` is true",
+    does="nothing, as the drain's settings are for pods with GPUs, too",
+)  # fmt: skip
+CONDITIONAL: Final = (DRAINED, NO_CDI, OWN_PODS, HOST_PID, OWN_IMAGE, IMAGES, SHELL_ARGS, BY_CRD, NO_LABELS, ON_DELETE)
 
 
 def ignored(scene: Scene) -> Iterator[Advice]:

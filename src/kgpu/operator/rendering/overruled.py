@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec, Driver
+from kgpu.formats.crd.common import Drain, PodDeletion, UpgradePolicy, WaitForCompletion
 
 USUAL_PODS: Final = ("", "1")
 """What the chart writes for ``rollingUpdate.maxUnavailable``."""
@@ -65,11 +68,30 @@ def _of_driver(spec: ClusterPolicySpec) -> Iterator[str]:
         "imagePullSecrets": driver.image_pull_secrets,
         "manager.imagePullSecrets": driver.manager and driver.manager.image_pull_secrets,
         **_files(driver),
+        **_upgrades(driver.upgrade_policy or UpgradePolicy()),
     }
     yield from (f"driver.{name}" for name, value in asked.items() if value)
     for name, beside in (("gds", spec.gds), ("gdrcopy", spec.gdrcopy)):
         if beside is not None and beside.enabled:
             yield f"{name}.enabled"
+
+
+def _upgrades(policy: UpgradePolicy) -> dict[str, object]:
+    """What of the upgrade policy differs from what the chart writes; each NVIDIADriver has one of its own."""
+    usual = UpgradePolicy(wait_for_completion=WaitForCompletion(), pod_deletion=PodDeletion(), drain=Drain())
+    rows: dict[str, object] = {
+        "upgradePolicy.maxParallelUpgrades": policy.max_parallel_upgrades != usual.max_parallel_upgrades,
+        "upgradePolicy.maxUnavailable": policy.max_unavailable not in (None, "", usual.max_unavailable),
+    }
+    for block in ("wait_for_completion", "pod_deletion", "drain"):
+        asked, known = getattr(policy, block), getattr(usual, block)
+        for field in msgspec.structs.fields(known):
+            path = f"upgradePolicy.{_CAMEL[block]}.{field.encode_name}"
+            rows[path] = asked is not None and getattr(asked, field.name) != getattr(known, field.name)
+    return rows
+
+
+_CAMEL: Final = {"wait_for_completion": "waitForCompletion", "pod_deletion": "podDeletion", "drain": "drain"}
 
 
 def _files(driver: Driver) -> dict[str, object]:

@@ -1,0 +1,231 @@
+"""Which nodes run another driver than the one that is asked for, and how far each one's upgrade is. Pure.
+
+A node's driver is the one that its driver pod was made for. It needs an upgrade when the digest in that pod differs
+from the digest in its DaemonSet's template, never because anything else of the template differs. A pod without a digest
+of the present version (the replaced operator's, an older kgpu's) is compared by its image alone, so that the first
+start after an update of kgpu adopts every node as it is. The engine (``kgpu.operations``) exchanges drivers; what it
+has to do is in ``upgrade_operations``. States are those of the replaced operator's label
+``nvidia.com/gpu-driver-upgrade-state``, which is written for those who read it and never read.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.base.plain import items, mapping, strings, text
+from kgpu.formats import names
+from kgpu.operator.model import ClusterNode, DriverPod, Object, UpgradeOperation
+from kgpu.operator.node_selectors import BySelector, is_driver, node_selector
+
+# NVIDIA's tags: 580.95.05, 580.95.05-ubuntu24.04; those of precompiled drivers name a branch: 580-6.8.0-57-generic.
+_RELEASE: Final = re.compile(r"(?P<release>[0-9]{3,}(?:\.[0-9]+){0,2})(?:-|$)", re.ASCII)
+
+
+class UpgradeState(enum.StrEnum):
+    """How far a node's driver upgrade is, in the replaced operator's words."""
+
+    REQUIRED = "upgrade-required"
+    CORDON = "cordon-required"
+    WAIT_FOR_JOBS = "wait-for-jobs-required"
+    POD_DELETION = "pod-deletion-required"
+    DRAIN = "drain-required"
+    POD_RESTART = "pod-restart-required"
+    VALIDATION = "validation-required"
+    UNCORDON = "uncordon-required"
+    DONE = "upgrade-done"
+    FAILED = "upgrade-failed"
+
+
+AT_REST: Final = frozenset({UpgradeState.REQUIRED, UpgradeState.DONE, UpgradeState.FAILED})
+"""The states in which nothing is done to the node."""
+PENDING: Final = "Pending"
+ENDED: Final = frozenset({"Complete", "Failed"})
+"""Phases of operations that are over."""
+AGAIN: Final = frozenset({"Succeeded", "Superseded"})
+"""Results after which a node that needs an upgrade again gets another one by itself."""
+WAITS_FOR_JOBS: Final = "WaitingForPods"
+"""The engine's word while it waits for pods to end before it evicts any."""
+_PHASES: Final = {
+    PENDING: UpgradeState.REQUIRED,
+    "Cordoning": UpgradeState.CORDON,
+    "Draining": UpgradeState.POD_DELETION,
+    "Acting": UpgradeState.POD_RESTART,
+    "Verifying": UpgradeState.VALIDATION,
+    "Restoring": UpgradeState.UNCORDON,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedDriver:
+    """What a DaemonSet's template asks for. ``version`` says how the digest is made; ``release`` is "" if the image's
+    tag has none. ``owner`` is the name of its NVIDIADriver, "" if it is the ClusterPolicy's.
+    """
+
+    namespace: str
+    daemon_set: str
+    digest: str
+    version: str
+    image: str
+    owner: str = ""
+
+    @property
+    def release(self) -> str:
+        """The driver's release."""
+        return release_of(self.image)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeUpgrade:
+    """A node with a driver DaemonSet: what is wanted, what its pod was made for, and how far its upgrade is.
+
+    ``running`` is the release, or else the image, of what runs, "" where nothing does. ``state`` is None while there is
+    no pod to judge by. ``operation`` is the newest one about the wanted driver, or whichever holds the node.
+    """
+
+    node: str
+    node_uid: str
+    wanted: WantedDriver
+    running: str = ""
+    needed: bool = False
+    skipped: bool = False
+    state: UpgradeState | None = None
+    operation: UpgradeOperation | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a person has to approve it."""
+        return self.needed and self.operation is not None and is_pending(self.operation) and not self.operation.approved
+
+
+def release_of(image: str) -> str:
+    """The release in a driver image's tag, "" without one."""
+    match = _RELEASE.match(image.rpartition("/")[2].partition("@")[0].partition(":")[2])
+    return match["release"] if match else ""
+
+
+def is_pending(operation: UpgradeOperation) -> bool:
+    """Whether it has not begun."""
+    return operation.phase == PENDING
+
+
+def is_over(operation: UpgradeOperation) -> bool:
+    """Whether it has ended."""
+    return operation.phase in ENDED
+
+
+def node_upgrades(
+    nodes: Iterable[ClusterNode],
+    daemon_sets: Mapping[str, Object],
+    pods: Iterable[DriverPod],
+    operations: Iterable[UpgradeOperation],
+) -> dict[str, NodeUpgrade]:
+    """The state of every node that exactly one of these DaemonSets installs a driver on, by the node's name."""
+    wanted = {name: driver for name, each in daemon_sets.items() if (driver := wanted_driver(each)) is not None}
+    if not wanted:
+        return {}
+    fitting = BySelector({name: node_selector(daemon_sets[name]) for name in wanted})
+    pods_on: dict[str, list[DriverPod]] = {}
+    for pod in pods:
+        pods_on.setdefault(pod.node, []).append(pod)
+    known: dict[str, list[UpgradeOperation]] = {}
+    for operation in operations:
+        known.setdefault(operation.node, []).append(operation)
+    upgrades = {}
+    for node in nodes:
+        mine = fitting.of(node.labels)
+        if len(mine) == 1:
+            of_node = [one for one in known.get(node.name, ()) if one.node_uid in ("", node.uid)]
+            upgrades[node.name] = _upgrade(node, wanted[mine[0]], pods_on.get(node.name, []), of_node)
+    return upgrades
+
+
+def wanted_driver(daemon_set: Object) -> WantedDriver | None:
+    """What a DaemonSet of drivers asks for, None for another DaemonSet, or one without a digest."""
+    if not is_driver(daemon_set):
+        return None
+    metadata, template = (mapping(part) for part in (daemon_set.get("metadata"), _template(daemon_set)))
+    for container in map(mapping, items(mapping(template.get("spec")).get("containers"))):
+        if container.get("name") == names.DRIVER_CONTAINER:
+            rows = {text(row.get("name")): text(row.get("value")) for row in map(mapping, items(container.get("env")))}
+            annotations = strings(mapping(template.get("metadata")).get("annotations"))
+            return WantedDriver(
+                namespace=text(metadata.get("namespace")),
+                daemon_set=text(metadata.get("name")),
+                digest=rows.get(names.ENV_DRIVER_CONFIG_DIGEST, ""),
+                version=annotations.get(names.DRIVER_DIGEST_VERSION, ""),
+                image=text(container.get("image")),
+                owner=node_selector(daemon_set).get(names.LABEL_DRIVER_OWNER, ""),
+            )
+    return None
+
+
+def _template(daemon_set: Object) -> Mapping[str, object]:
+    return mapping(mapping(daemon_set.get("spec")).get("template"))
+
+
+def _upgrade(
+    node: ClusterNode, wanted: WantedDriver, pods: list[DriverPod], operations: list[UpgradeOperation]
+) -> NodeUpgrade:
+    there = [pod for pod in pods if not pod.leaving]
+    strangers = [pod for pod in there if pod.daemon_set != wanted.daemon_set]
+    own = max((pod for pod in there if pod not in strangers), key=lambda pod: (pod.made, pod.name), default=None)
+    # While another one's driver pod is there, this DaemonSet's own can't be scheduled: they repel each other.
+    running = strangers[0] if strangers else own
+    needed = bool(strangers) or (own is not None and _differs(own, wanted))
+    holding = next((one for one in operations if not is_pending(one) and not is_over(one)), None)
+    newest = max(
+        (one for one in operations if _is_for(one, wanted)), key=lambda one: (one.created, one.name), default=None
+    )
+    return NodeUpgrade(
+        node=node.name,
+        node_uid=node.uid,
+        wanted=wanted,
+        running=(release_of(running.image) or running.image) if running is not None else "",
+        needed=needed,
+        skipped=node.labels.get(names.DRIVER_UPGRADE_SKIP) == "true",
+        state=_state(needed, own, holding, newest),
+        operation=holding or newest,
+    )
+
+
+def _differs(pod: DriverPod, wanted: WantedDriver) -> bool:
+    """Whether a pod was made for another driver than is wanted."""
+    if pod.digest and wanted.version == pod.digest_version == names.THIS_DRIVER_DIGEST_VERSION:
+        return pod.digest != wanted.digest
+    return pod.image != wanted.image
+
+
+def _is_for(operation: UpgradeOperation, wanted: WantedDriver) -> bool:
+    return (operation.daemon_set, operation.digest) == (wanted.daemon_set, wanted.digest)
+
+
+def has_failed(operation: UpgradeOperation | None) -> bool:
+    """Whether it has ended without the driver that it was to bring, and nobody has cancelled it."""
+    return operation is not None and is_over(operation) and operation.result not in {*AGAIN, "Cancelled"}
+
+
+def _state(
+    needed: bool, own: DriverPod | None, holding: UpgradeOperation | None, newest: UpgradeOperation | None
+) -> UpgradeState | None:
+    if holding is not None:
+        return state_of(holding)
+    # A driver that has come up by itself after all is as good as one that an upgrade has brought.
+    if has_failed(newest) and (needed or own is None or not own.ready):
+        return UpgradeState.FAILED
+    if needed:
+        return UpgradeState.REQUIRED
+    return UpgradeState.DONE if own is not None else None
+
+
+def state_of(operation: UpgradeOperation) -> UpgradeState:
+    """The state of a node whose upgrade has begun."""
+    if operation.phase == "Draining":
+        if operation.reason == WAITS_FOR_JOBS:
+            return UpgradeState.WAIT_FOR_JOBS
+        drain = mapping(operation.spec.get("drain"))
+        return UpgradeState.POD_DELETION if drain.get("onlyGpuPods") is True else UpgradeState.DRAIN
+    return _PHASES.get(operation.phase, UpgradeState.REQUIRED)
