@@ -61,6 +61,8 @@ OTHERWISE: Final = {
         "top/sorts.py": "a GPU's health",
     },
     "probe": {
+        "hw/simulator/container_driver.py": "a phase of a driver's container",
+        "hw/simulator/driver_image.py": "a phase of a driver's container",
         "lab/nodes/host.py": "a container's probe",
         "lab/nodes/runtime.py": "a container's probe",
     },
@@ -73,7 +75,8 @@ OTHERWISE: Final = {
     "validator": {"doctor/": "a container's name, and the validator's section of the policy"},
     "labels": dict.fromkeys(
         (
-            "agent/orders.py", "cli/crds.py", "cli/lab_node.py", "cli/monitoring.py", "doctor/", "exporter/", "fit/",
+            "agent/orders.py", "cli/crds.py", "cli/lab_node.py", "cli/monitoring.py", "doctor/", "drivermanager/",
+            "exporter/", "fit/",
             "formats/", "kube/", "lab/", "monitoring/", "operations/", "operator/applying.py",
             "operator/cleanup.py", "operator/cluster_reading.py", "operator/labelling.py", "operator/node_selectors.py",
             "operator/nodes.py", "operator/objects/", "operator/other_programs.py", "operator/projections.py",

@@ -8,7 +8,7 @@ from typing import Any
 
 from kgpu.drivermanager.config import ManagerSettings
 from kgpu.drivermanager.model import MachineState
-from kgpu.drivermanager.run import DriverManager, Limits
+from kgpu.drivermanager.run import DriverManager, ManagerLimits
 from kgpu.formats.names import LABEL_DEPLOY_PREFIX, PAUSED_FOR_DRIVER_UPGRADE
 from kgpu.host.device_holders import DeviceHolder
 from kgpu.host.kernel_modules import ModuleInUseError
@@ -110,7 +110,7 @@ class Run:
         self.clock = JumpingClock()
         self.manager = DriverManager(
             settings, machine, self.api, clock=self.clock, say=self.said.append,
-            limits=Limits(operands=10, mofed=20, told=5),
+            limits=ManagerLimits(operands=10, mofed=20, told=5),
         )  # fmt: skip
 
     async def uninstall(self) -> None:

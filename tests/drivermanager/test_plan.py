@@ -8,42 +8,49 @@ from dataclasses import replace
 import pytest
 
 from kgpu.drivermanager import plan
-from kgpu.drivermanager.model import Action, MachineState, NodeState
+from kgpu.drivermanager.model import MachineState, ManagedNode, ManagerAction
 from kgpu.formats.names import DRIVER_MANAGER_ANNOTATION, DRIVER_UPGRADE_ENABLED, LABEL_DEPLOY_PREFIX
 from tests.drivermanager.made import LOADED, PAUSED, PLUGIN, SETTINGS, VALIDATOR
 
-FREE = NodeState(name="gpu-1", version="7")
+FREE = ManagedNode(name="gpu-1", version="7")
 OPERATED = replace(FREE, annotations={DRIVER_UPGRADE_ENABLED: "true"})
-STOP = [Action.HOLD, Action.OPERANDS]
-REINSTALL = [*STOP, Action.EVICT, Action.CLAIMS, Action.UNLOAD, Action.UNMOUNT, Action.GIVE_BACK]
-FAST = [*STOP, Action.UNMOUNT, Action.GIVE_BACK]
-FRESH = [Action.UNMOUNT, Action.GIVE_BACK]
+STOP = [ManagerAction.HOLD, ManagerAction.OPERANDS]
+REINSTALL = [
+    *STOP,
+    ManagerAction.EVICT,
+    ManagerAction.CLAIMS,
+    ManagerAction.UNLOAD,
+    ManagerAction.UNMOUNT,
+    ManagerAction.GIVE_BACK,
+]
+FAST = [*STOP, ManagerAction.UNMOUNT, ManagerAction.GIVE_BACK]
+FRESH = [ManagerAction.UNMOUNT, ManagerAction.GIVE_BACK]
 
 
-def actions(machine: MachineState, node: NodeState = FREE, **settings: object) -> list[Action]:
+def actions(machine: MachineState, node: ManagedNode = FREE, **settings: object) -> list[ManagerAction]:
     return [step.action for step in plan.steps(replace(SETTINGS, **settings), machine, node)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("machine", "node", "settings", "expected"),
     [
-        (MachineState(host_driver="550.54.15", loaded=True), FREE, {}, [Action.MARK_PRE_INSTALLED]),
+        (MachineState(host_driver="550.54.15", loaded=True), FREE, {}, [ManagerAction.MARK_PRE_INSTALLED]),
         (MachineState(), FREE, {}, FRESH),
-        (MachineState(nouveau=True), FREE, {}, [Action.UNMOUNT, Action.NOUVEAU, Action.GIVE_BACK]),
+        (MachineState(nouveau=True), FREE, {}, [ManagerAction.UNMOUNT, ManagerAction.NOUVEAU, ManagerAction.GIVE_BACK]),
         (LOADED, FREE, {}, REINSTALL),
-        (replace(LOADED, nouveau=True), FREE, {}, [*REINSTALL[:-1], Action.NOUVEAU, Action.GIVE_BACK]),
+        (replace(LOADED, nouveau=True), FREE, {}, [*REINSTALL[:-1], ManagerAction.NOUVEAU, ManagerAction.GIVE_BACK]),
         (LOADED, FREE, {"digest": "1"}, FAST),
         (LOADED, FREE, {"digest": "1", "reinstall": True}, REINSTALL),
         (replace(LOADED, digest=""), FREE, {"digest": ""}, REINSTALL),
-        (LOADED, OPERATED, {}, [action for action in REINSTALL if action is not Action.EVICT]),
-        (LOADED, FREE, {"evict_gpu_pods": False}, [action for action in REINSTALL if action is not Action.EVICT]),
+        (LOADED, OPERATED, {}, [action for action in REINSTALL if action is not ManagerAction.EVICT]),
+        (LOADED, FREE, {"evict_gpu_pods": False}, [action for action in REINSTALL if action is not ManagerAction.EVICT]),
         (MachineState(mellanox=True), FREE, {}, FRESH),
         (MachineState(), FREE, {"rdma": True}, FRESH),
-        (MachineState(mellanox=True), FREE, {"rdma": True}, [Action.UNMOUNT, Action.MOFED, Action.GIVE_BACK]),
+        (MachineState(mellanox=True), FREE, {"rdma": True}, [ManagerAction.UNMOUNT, ManagerAction.MOFED, ManagerAction.GIVE_BACK]),
     ],
 )  # fmt: skip
 def test_the_steps_follow_from_the_machine_the_node_and_the_settings(
-    machine: MachineState, node: NodeState, settings: dict[str, object], expected: list[Action]
+    machine: MachineState, node: ManagedNode, settings: dict[str, object], expected: list[ManagerAction]
 ) -> None:
     assert actions(machine, node, **settings) == expected
 
@@ -53,7 +60,7 @@ def test_every_step_of_every_machine_says_why() -> None:
         machine = MachineState(loaded=loaded, nouveau=nouveau, mellanox=mellanox, digest=digest)
         steps = plan.steps(replace(SETTINGS, rdma=True), machine, FREE)
         assert all(step.why for step in steps)
-        assert steps[-1].action is Action.GIVE_BACK
+        assert steps[-1].action is ManagerAction.GIVE_BACK
 
 
 def test_only_labels_that_are_true_are_paused_and_exactly_these_are_given_back() -> None:

@@ -32,7 +32,7 @@ class MachineState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeState:
+class ManagedNode:
     """The Node as it was read; ``version`` is its resourceVersion."""
 
     name: str
@@ -47,10 +47,10 @@ class NodeState:
         return self.annotations.get(names.DRIVER_UPGRADE_ENABLED) == "true"
 
 
-def read_node(obj: Mapping[str, Any]) -> NodeState:
+def read_node(obj: Mapping[str, Any]) -> ManagedNode:
     """Read a Node from the API server."""
     metadata = mapping(obj.get("metadata"))
-    return NodeState(
+    return ManagedNode(
         name=text(metadata.get("name")), version=text(metadata.get("resourceVersion")),
         labels=strings(metadata.get("labels")), annotations=strings(metadata.get("annotations")),
         unschedulable=mapping(obj.get("spec")).get("unschedulable") is True,
@@ -113,7 +113,7 @@ def _asks(spec: Mapping[str, Any]) -> bool:
     return any(str(name).startswith(_GPUS) for asked in resources for name in asked)
 
 
-class Action(enum.StrEnum):
+class ManagerAction(enum.StrEnum):
     """What a step does."""
 
     MARK_PRE_INSTALLED = "mark-pre-installed"  # the host has a driver of its own: none is installed here
@@ -129,8 +129,8 @@ class Action(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ManagerStep:
     """One step and why it is taken, for the log."""
 
-    action: Action
+    action: ManagerAction
     why: str

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kgpu.base.plain import mapping, texts
 from kgpu.drivermanager.config import ManagerSettings
-from kgpu.drivermanager.model import Action, LocalPod, MachineState, NodeState, Step
+from kgpu.drivermanager.model import LocalPod, MachineState, ManagedNode, ManagerAction, ManagerStep
 from kgpu.formats import names
 
 OPERANDS: Final = (
@@ -25,35 +25,41 @@ OPERANDS: Final = (
 )  # fmt: skip
 """The ends of the labels ``nvidia.com/gpu.deploy.<x>`` of all that uses the driver."""
 _FINISH: Final = (
-    Step(Action.UNMOUNT, "the former driver container's root is still there"),
-    Step(Action.NOUVEAU, "it would keep NVIDIA's driver from the GPUs"),
-    Step(Action.MOFED, "the driver's RDMA module is built against it"),
+    ManagerStep(ManagerAction.UNMOUNT, "the former driver container's root is still there"),
+    ManagerStep(ManagerAction.NOUVEAU, "it would keep NVIDIA's driver from the GPUs"),
+    ManagerStep(ManagerAction.MOFED, "the driver's RDMA module is built against it"),
 )
 
 
-def steps(settings: ManagerSettings, machine: MachineState, node: NodeState) -> tuple[Step, ...]:
+def steps(settings: ManagerSettings, machine: MachineState, node: ManagedNode) -> tuple[ManagerStep, ...]:
     """All steps, in their order."""
     if machine.host_driver:
-        return (Step(Action.MARK_PRE_INSTALLED, f"driver {machine.host_driver} is installed on the host"),)
+        return (
+            ManagerStep(ManagerAction.MARK_PRE_INSTALLED, f"driver {machine.host_driver} is installed on the host"),
+        )
     return tuple(step for step in _wanted(settings, machine, node) if _applies(step, settings, machine))
 
 
-def _wanted(settings: ManagerSettings, machine: MachineState, node: NodeState) -> tuple[Step, ...]:
-    back = Step(Action.GIVE_BACK, "all is ready for the driver's container")
+def _wanted(settings: ManagerSettings, machine: MachineState, node: ManagedNode) -> tuple[ManagerStep, ...]:
+    back = ManagerStep(ManagerAction.GIVE_BACK, "all is ready for the driver's container")
     if not machine.loaded:
         return (*_FINISH, back)
     stopping = (
-        Step(Action.HOLD, "what uses the driver has to let go of it"),
-        Step(Action.OPERANDS, "they end by themselves"),
+        ManagerStep(ManagerAction.HOLD, "what uses the driver has to let go of it"),
+        ManagerStep(ManagerAction.OPERANDS, "they end by themselves"),
     )
     if settings.digest and settings.digest == machine.digest and not settings.reinstall:
-        return (*stopping, Step(Action.UNMOUNT, "the wanted driver is loaded, and only its container is new"), back)
-    evicting = Step(Action.EVICT, "they would lose their GPUs")
+        return (
+            *stopping,
+            ManagerStep(ManagerAction.UNMOUNT, "the wanted driver is loaded, and only its container is new"),
+            back,
+        )
+    evicting = ManagerStep(ManagerAction.EVICT, "they would lose their GPUs")
     return (
         *stopping,
         *((evicting,) if evicts(settings, node) else ()),
-        Step(Action.CLAIMS, "a claim of a GPU is given back only while the DRA driver runs"),
-        Step(Action.UNLOAD, _why_unload(settings, machine)),
+        ManagerStep(ManagerAction.CLAIMS, "a claim of a GPU is given back only while the DRA driver runs"),
+        ManagerStep(ManagerAction.UNLOAD, _why_unload(settings, machine)),
         *_FINISH,
         back,
     )
@@ -65,13 +71,13 @@ def _why_unload(settings: ManagerSettings, machine: MachineState) -> str:
     return "another driver is wanted" if machine.digest else "which driver is loaded is not known"
 
 
-def _applies(step: Step, settings: ManagerSettings, machine: MachineState) -> bool:
-    if step.action is Action.NOUVEAU:
+def _applies(step: ManagerStep, settings: ManagerSettings, machine: MachineState) -> bool:
+    if step.action is ManagerAction.NOUVEAU:
         return machine.nouveau
-    return step.action is not Action.MOFED or (settings.rdma and machine.mellanox)
+    return step.action is not ManagerAction.MOFED or (settings.rdma and machine.mellanox)
 
 
-def evicts(settings: ManagerSettings, node: NodeState) -> bool:
+def evicts(settings: ManagerSettings, node: ManagedNode) -> bool:
     """Whether pods are evicted, and the node cordoned for that, by this manager and not by an operator."""
     return settings.evict_gpu_pods and not node.operator_upgrades
 
@@ -89,7 +95,7 @@ def encode(hold: Hold) -> str:
     return json.dumps({"cordoned": hold.cordoned, "paused": list(hold.paused)}, separators=(",", ":"))
 
 
-def hold_of(node: NodeState) -> Hold:
+def hold_of(node: ManagedNode) -> Hold:
     """The hold that is written on the Node, of this manager or an earlier one; an empty one for none.
 
     Of a text that nobody can read, the labels that are paused count: only managers pause.
@@ -113,7 +119,7 @@ def _paused(labels: Mapping[str, str], keys: Iterable[str]) -> tuple[str, ...]:
     return tuple(key for key in keys if labels.get(key) == names.PAUSED_FOR_DRIVER_UPGRADE)
 
 
-def take(settings: ManagerSettings, node: NodeState) -> tuple[Hold, dict[str, Any]]:
+def take(settings: ManagerSettings, node: ManagedNode) -> tuple[Hold, dict[str, Any]]:
     """The hold, and the merge patch of the Node that makes it.
 
     Labels that are paused already were left by a manager that has died: they become this one's.
@@ -133,7 +139,7 @@ def take(settings: ManagerSettings, node: NodeState) -> tuple[Hold, dict[str, An
     return hold, {"metadata": metadata, **({"spec": {"unschedulable": True}} if cordons else {})}
 
 
-def give_back(node: NodeState) -> dict[str, Any]:
+def give_back(node: ManagedNode) -> dict[str, Any]:
     """The merge patch that takes a hold back, {} if there is none.
 
     Of what a person or a program has changed meanwhile, nothing is changed again.
@@ -150,7 +156,7 @@ def give_back(node: NodeState) -> dict[str, Any]:
     return {"metadata": metadata, **({"spec": {"unschedulable": None}} if uncordons else {})}
 
 
-def mark_pre_installed(node: NodeState) -> dict[str, Any]:
+def mark_pre_installed(node: ManagedNode) -> dict[str, Any]:
     """The merge patch by which no driver is installed on this node, {} if it says so already."""
     key = f"{names.LABEL_DEPLOY_PREFIX}driver"
     if node.labels.get(key) == names.PRE_INSTALLED:

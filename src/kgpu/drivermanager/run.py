@@ -13,7 +13,7 @@ from kgpu.base.printable import one_line
 from kgpu.drivermanager import plan
 from kgpu.drivermanager.config import ManagerSettings
 from kgpu.drivermanager.eviction import Eviction, of_all_pods, of_gpu_pods, required_labels
-from kgpu.drivermanager.model import Action, LocalPod, NodeState, Step, read_node, read_pod
+from kgpu.drivermanager.model import LocalPod, ManagedNode, ManagerAction, ManagerStep, read_node, read_pod
 from kgpu.drivermanager.port import DriverMachine
 from kgpu.formats import names
 from kgpu.host.device_holders import DeviceHolder
@@ -31,7 +31,7 @@ ATTEMPTS: Final = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ManagerLimits:
     """How long something is waited for, in seconds. ``told`` is how often a wait is told."""
 
     operands: float = 300.0
@@ -44,14 +44,14 @@ class DriverManager:
 
     def __init__(
         self, settings: ManagerSettings, machine: DriverMachine, api: KubeApi, *, clock: Clock,
-        say: Callable[[str], None], limits: Limits | None = None,
+        say: Callable[[str], None], limits: ManagerLimits | None = None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._machine = machine
         self._api = api
         self._clock = clock
         self._say = say
-        self._limits = limits or Limits()
+        self._limits = limits or ManagerLimits()
         self._hold = plan.Hold()
 
     async def uninstall(self) -> None:
@@ -75,24 +75,24 @@ class DriverManager:
             await self._give_back_at_last()
             raise
 
-    async def _take(self, step: Step) -> None:
-        acts: Mapping[Action, Callable[[], Awaitable[None]]] = {
-            Action.MARK_PRE_INSTALLED: self._mark_pre_installed,
-            Action.HOLD: self._take_hold,
-            Action.OPERANDS: self._wait_for_operands,
-            Action.EVICT: lambda: self._evict(of_gpu_pods),
-            Action.CLAIMS: self._check_claims,
-            Action.UNLOAD: self._unload,
-            Action.UNMOUNT: _plain(self._machine.unmount),
-            Action.NOUVEAU: self._unload_nouveau,
-            Action.MOFED: self._wait_for_mofed,
-            Action.GIVE_BACK: self._give_back,
+    async def _take(self, step: ManagerStep) -> None:
+        acts: Mapping[ManagerAction, Callable[[], Awaitable[None]]] = {
+            ManagerAction.MARK_PRE_INSTALLED: self._mark_pre_installed,
+            ManagerAction.HOLD: self._take_hold,
+            ManagerAction.OPERANDS: self._wait_for_operands,
+            ManagerAction.EVICT: lambda: self._evict(of_gpu_pods),
+            ManagerAction.CLAIMS: self._check_claims,
+            ManagerAction.UNLOAD: self._unload,
+            ManagerAction.UNMOUNT: _plain(self._machine.unmount),
+            ManagerAction.NOUVEAU: self._unload_nouveau,
+            ManagerAction.MOFED: self._wait_for_mofed,
+            ManagerAction.GIVE_BACK: self._give_back,
         }
         await acts[step.action]()
 
     # --- the Node ---
 
-    async def _node(self) -> NodeState:
+    async def _node(self) -> ManagedNode:
         return read_node(await self._asked(lambda: get_node(self._api, self._settings.node)))
 
     async def _asked(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -110,7 +110,7 @@ class DriverManager:
                 await self._clock.sleep(LOOK_SECONDS)
         raise AssertionError("unreachable")
 
-    async def _patch(self, change: Callable[[NodeState], dict[str, Any]]) -> None:
+    async def _patch(self, change: Callable[[ManagedNode], dict[str, Any]]) -> None:
         """Change the Node as it is at that moment: read again if somebody was faster."""
         while patch := change(await self._node()):
             try:
@@ -135,7 +135,7 @@ class DriverManager:
         )
 
     async def _take_hold(self) -> None:
-        def change(node: NodeState) -> dict[str, Any]:
+        def change(node: ManagedNode) -> dict[str, Any]:
             self._hold, patch = plan.take(self._settings, node)
             return patch
 

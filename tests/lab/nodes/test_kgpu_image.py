@@ -18,6 +18,7 @@ from kgpu.formats.names import (
     CDI_DIR,
     DRIVER_INSTALL_DIR,
     ENV_SIMULATED_REBOOT,
+    ENV_TERMINATION_LOG,
     HOST_ROOT,
     IMAGE_REPOSITORY,
     KUBELET_DEVICE_PLUGIN_DIR,
@@ -111,7 +112,7 @@ def test_what_the_machine_says_of_itself_is_not_the_pods_to_set() -> None:
     assert kgpu_image.without_machines_own(env) == {"A": "b"}
     found = run(env=env).env
     assert found["A"] == "b"
-    assert not kgpu_image.MACHINES_OWN & found.keys()
+    assert kgpu_image.MACHINES_OWN & found.keys() == {ENV_TERMINATION_LOG}
     found = kgpu_image.command((), env, mounts=(), address=ADDRESS, kubeconfig=Path("/k"), boot="its").env
     assert found[ENV_BOOT_ID] == "its"
     assert ENV_SIMULATED_REBOOT not in found

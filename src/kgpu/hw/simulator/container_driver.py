@@ -18,6 +18,7 @@ import msgspec
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.files import write_atomic
 from kgpu.base.suggest import did_you_mean
+from kgpu.base.typed import decode
 from kgpu.hw.simulator import create, modules, tree
 
 SETTINGS: Final = "driver-container.json"
@@ -54,7 +55,7 @@ class ContainerDriver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 def settings(root: Path) -> ContainerDriver | None:
     """The settings of a machine, None for one with a driver on the host. Raises HwError if they can't be read."""
     try:
-        return msgspec.json.decode((Path(root) / SETTINGS).read_bytes(), type=ContainerDriver)
+        return decode((Path(root) / SETTINGS).read_bytes(), ContainerDriver)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
