@@ -24,7 +24,7 @@ from kgpu.operator.model import ObservedCluster
 from kgpu.operator.overview import OperatorState, Overview, overview
 from kgpu.toolkit.settings import toolkit_settings
 from tests.operator.test_breakages import CASES, library_missing, quota, taint
-from tests.operator.test_overview import UPGRADES, cluster, written
+from tests.operator.test_overview import UNBUILT, cluster, written
 from tests.operator.world import SETTINGS, healthy_node, node_object, policy, report, world
 
 README = Path(__file__).parents[2] / "README.md"
@@ -214,7 +214,7 @@ def test_json_has_nodes_operands_and_problems(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_fields_of_which_nothing_comes_yet_are_shown_and_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = policy(spec={**UPGRADES, "vgpuManager": {"enabled": True}})
+    asked = policy(spec={**UNBUILT, "vgpuManager": {"enabled": True}})
     observed = dataclasses.replace(world(healthy_node()), policies=(asked,))
     shown = screen(observed)
     assert "2 fields ask for what this version can't do yet:" in shown

@@ -355,10 +355,11 @@ def test_only_what_is_validated_is_said_to_be() -> None:
     assert seen(world(node, healthy_node("n2"))).headline.endswith("2 GPU nodes, 1 of 2 validated")
 
 
+UNBUILT = {**HOST_DRIVER, "dcgm": {"enabled": True}}
+
+
 def test_fields_of_which_nothing_comes_yet_are_rows_of_their_own_and_no_problems() -> None:
-    asked = policy(
-        spec={**HOST_DRIVER, "dcgm": {"enabled": True}, "vgpuManager": {"enabled": True}, "psp": {"enabled": True}}
-    )
+    asked = policy(spec={**UNBUILT, "vgpuManager": {"enabled": True}, "psp": {"enabled": True}})
     found = seen(dataclasses.replace(world(healthy_node()), policies=(asked,)))
     assert [(row.object, row.field) for row in found.fields] == [
         ("ClusterPolicy/cluster-policy", "spec.dcgm.enabled"),

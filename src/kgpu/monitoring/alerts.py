@@ -154,7 +154,7 @@ OF_OPERATOR: Final = _alerts(
          "See that the chart's value nfd.enabled is true, or that node feature discovery works"),
     ("GPUOperatorDriverAutoUpgradeFailures", "gpu_operator_nodes_upgrades_failed > 0", None, "30m",
          "warning", "The driver upgrade has failed on {{ $value }} nodes",
-         "Look at the Events of nodes with the label nvidia.com/gpu-driver-upgrade-state=upgrade-failed"),
+         "`kgpu status` names the nodes with their causes. Mend these, or ask for another driver"),
 )  # fmt: skip
 _READY: Final = "gpu_operator_node_{}_ready == 0"
 OF_NODES: Final = _alerts(

@@ -232,7 +232,9 @@ def test_upgrade_policy_becomes_the_drain(upgrade: Mapping[str, Any], drain: Map
     assert obj["spec"]["drain"] == drain
 
 
-@pytest.mark.parametrize(("share", "there"), [("10%", "10%"), (3, 3), ("3", 3), ("0", 0), ("005%", "5%"), (None, "25%")])
+@pytest.mark.parametrize(
+    ("share", "there"), [("10%", "10%"), (3, 3), ("3", 3), ("0", 0), ("005%", "5%"), (None, "25%")]
+)
 def test_max_unavailable(share: Any, there: Any) -> None:
     (obj,) = made(needy(upgrade={**AUTO, "maxUnavailable": share, "maxParallelUpgrades": 0}))
     assert (obj["spec"]["rollout"]["maxUnavailable"], obj["spec"]["rollout"]["maxParallel"]) == (there, 0)
