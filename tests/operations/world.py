@@ -16,7 +16,16 @@ from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import HostError, UserError
 from kgpu.base.service import end
 from kgpu.formats import names
-from kgpu.formats.node_order import HolderPod, OrderedGpu, OrderStep, answer, encode, read_order
+from kgpu.formats.node_order import (
+    HolderPod,
+    NodeOrder,
+    OrderAnswer,
+    OrderedGpu,
+    OrderStep,
+    answer,
+    encode,
+    read_order,
+)
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
 from kgpu.kube.port import (
@@ -35,6 +44,7 @@ from kgpu.operations.config import OperationBudget, RemediationPolicy, Share
 from kgpu.operations.model import REFUSED, UNKNOWN
 from kgpu.operations.node_reboot import Machine
 from kgpu.operations.run import OperationsController
+from tests.operations.sim_drivers import NAMESPACE, RELEASES, SimDriver, SimDrivers
 
 START = 1_700_000_000.0
 OPEN = OperationBudget(max_parallel=100, max_unavailable=Share(percent=100))
@@ -68,6 +78,7 @@ class SimMachine:
         self.cures = True
         self.released = False
         """Whether no program has the driver open."""
+        self.driver: SimDriver | None = None
 
     @property
     def boot(self) -> str:
@@ -138,11 +149,19 @@ class SimAgent:
         if given.step is OrderStep.WITHDRAW:
             return encode(answer(given, holders=holders))
         self._machine.released = given.step is OrderStep.RELEASE
+        if given.exchange:
+            return encode(self._exchanging(given))
         if given.step is OrderStep.RESUME and given.reset not in self.told_of_reset:
             self.told_of_reset.append(given.reset)
         listed = given.gpus if self.lists is None else self.lists
         read = tuple(OrderedGpu(uuid=uuid, problem=self._machine.ill.get(uuid, "")) for uuid in listed)
         return encode(answer(given, gpus=read if given.step is OrderStep.RESUME else ()))
+
+    def _exchanging(self, given: NodeOrder) -> OrderAnswer:
+        if given.step is OrderStep.RELEASE or self._machine.driver is None:
+            return answer(given)
+        loaded = self._machine.driver.loaded
+        return answer(given, driver=RELEASES[loaded]) if loaded else answer(given, waits="the driver can't be read")
 
 
 class Cluster(FakeApi):
@@ -173,6 +192,9 @@ class Cluster(FakeApi):
         """What collecting yields."""
         self.collecting_ends = asyncio.Event()
         self.collecting_ends.set()
+        self.driver_deletions: list[str] = []
+        """The uids of drivers' pods that the engine has deleted."""
+        self.drivers = SimDrivers(self.put, self._pods_now)
         self.boot_looks = 4
         """Looks of kubelets for which a machine that reboots is away."""
 
@@ -190,7 +212,9 @@ class Cluster(FakeApi):
 
     async def delete(self, resource: Resource, name: str, **more: Any) -> bool:
         if resource == PODS and more.get("uid"):  # what people and kubelets delete has none
-            if not name.startswith(names.ACT_APP):
+            if more["namespace"] == NAMESPACE and name.startswith("driver-"):
+                self.driver_deletions.append(more["uid"])
+            elif not name.startswith(names.ACT_APP):
                 self.deletions.append((f"{more['namespace']}/{name}", more.get("grace")))
                 if self.refuses_deletions is not None:
                     raise self.refuses_deletions
@@ -254,6 +278,14 @@ class Cluster(FakeApi):
             **fields.pop("metadata", {}),
         }  # fmt: skip
         return self.put(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}, **fields})
+
+    def _pods_now(self) -> list[Object]:
+        return [stored.shown() for (resource, _, _), stored in self._objects.items() if resource == PODS]
+
+    def driven(self, name: str, digest: str = "1", **given: Any) -> SimDriver:
+        """Let a node run a driver of a container."""
+        self.machines[name].driver = driver = self.drivers.on(name, digest, **given)
+        return driver
 
     def daemon_set(self, name: str) -> None:
         """Add a DaemonSet."""
@@ -334,6 +366,7 @@ class Cluster(FakeApi):
             metadata = stored.obj["metadata"]
             if resource == PODS and "deletionTimestamp" in metadata and not metadata.get("finalizers"):
                 await FakeApi.delete(self, PODS, name, namespace=namespace, grace=0)
+        self.drivers.look()
 
     def _act(self, pod: Object) -> None:
         """Run an act's pod, once."""

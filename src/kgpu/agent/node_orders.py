@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from kgpu.kubelet.pod_resources import Holding
 
 LONGEST: Final = 900.0
-"""The most seconds that an agent stays without the driver for one act."""
+"""The most seconds that an agent stays without the driver for one reset."""
+LONGEST_EXCHANGE: Final = 7200.0
+"""The same while the driver is exchanged: it may have to be compiled."""
 OVER: Final = "the driver is in use again"
-TOO_LONG: Final = f"{OVER}: it was released for 15 minutes, which is the most"
+TOO_LONG: Final = f"{OVER}: it was released for as long as it may be"
 ONCE: Final = f"{OVER}: an act may have it released once"
 UNCHECKED: Final = "the GPUs are not withdrawn yet"
 PENDING: Final = ("remapped_rows_pending", "retired_pages_pending")
@@ -36,8 +38,8 @@ _NUMBER: Final = re.compile(r"(?:nvidia|gpu-)([0-9]{1,4})(?:[/-].*)?", re.ASCII)
 class Standing:
     """An order and how far this agent is. Times are seconds of the monotonic clock.
 
-    ``checked``: its GPUs are here and may be reset. ``released`` is when the driver was let go of. ``over`` is why it
-    is in use again, and stays so, "" before. ``told``: health knows that the GPUs were reset.
+    ``checked``: its GPUs are here and may be reset; an exchange needs no check. ``released`` is when the driver was let
+    go of. ``over`` is why it is in use again, and stays so, "" before. ``told``: health knows that the GPUs were reset.
     """
 
     order: NodeOrder
@@ -67,7 +69,8 @@ def heed(order: NodeOrder | None, before: Standing | None, own: OrderAnswer | No
     released = standing.released
     if order.step is OrderStep.RELEASE and standing.releases and released is None:
         released = now
-    late = released is not None and now - released >= LONGEST
+    longest = LONGEST_EXCHANGE if order.exchange else LONGEST
+    late = released is not None and now - released >= longest
     opened = order.step is OrderStep.RESUME or (released is not None and order.step is not OrderStep.RELEASE)
     over = standing.over or (TOO_LONG if late else ONCE if opened else "")
     return replace(standing, released=released, over=over)
@@ -76,7 +79,7 @@ def heed(order: NodeOrder | None, before: Standing | None, own: OrderAnswer | No
 def _begun(order: NodeOrder, before: Standing | None, own: OrderAnswer | None) -> Standing:
     """An order that this process has not seen: an agent before it may have, and its answer says how far it was."""
     if own is None or own.id != order.id or (before is not None and before.order.id == order.id):
-        return Standing(order=order)
+        return Standing(order=order, checked=order.exchange)
     return Standing(
         order=order, refused=own.refused, checked=not (own.refused or own.waits.startswith(UNCHECKED)),
         over=ONCE if own.step is OrderStep.RESUME else own.waits if own.waits.startswith(OVER) else "",

@@ -67,9 +67,14 @@ class FollowedNode(OwnNode, Protocol):
 class DriverReaders(Protocol):
     """All readers of this process."""
 
-    def hold(self, why: str) -> None: ...
+    def hold(self, why: str, *, exchange: bool = False) -> None: ...
     async def let_go(self) -> None: ...
     def reopen(self) -> None: ...
+
+
+def _purpose(standing: Standing) -> str:
+    what = "exchanges the driver" if standing.order.exchange else "resets GPUs"
+    return f"the operation {standing.order.id} {what}"
 
 
 def _deaf(_gpus: tuple[str, ...]) -> None:
@@ -132,14 +137,14 @@ class OrderFollower:
 
     def _obey(self, standing: Standing | None) -> None:
         ordered = self._context.ordered
-        why = f"the operation {standing.order.id} resets GPUs" if standing is not None else ""
+        why = _purpose(standing) if standing is not None else ""
         withdraws, releases = (standing.withdraws, standing.releases) if standing is not None else (False, False)
         gpus = standing.order.gpus if standing is not None and withdraws else ()
         was, now = ordered.released, f"{why}: the driver is released for it" if releases else ""
         ordered.set(dict.fromkeys(gpus, f"withdrawn: {why}"), now)
         if now and not was:
             log.info("%s", now)
-            self._context.readers.hold(now)
+            self._context.readers.hold(now, exchange=standing is not None and standing.order.exchange)
         elif was and not now:
             log.info("the driver is opened again")
             self._context.readers.reopen()
@@ -196,6 +201,8 @@ class OrderFollower:
             return answer(order, refused=standing.refused)
         if not standing.checked:
             return answer(order, waits=f"{UNCHECKED}: {trouble}")
+        if order.exchange:
+            return await self._exchange(standing)
         pods, silent = await self._holders(standing)
         if order.step is OrderStep.WITHDRAW:
             return answer(order, waits=silent, holders=pods)
@@ -203,9 +210,21 @@ class OrderFollower:
             return answer(order, waits=await self._release(standing), holders=pods)
         return answer(order, holders=pods, gpus=await self._read_anew(standing))
 
+    async def _exchange(self, standing: Standing) -> OrderAnswer:
+        """The answer while the driver itself is exchanged: who holds GPUs is for its manager to find out."""
+        order = standing.order
+        if order.step is OrderStep.RELEASE:
+            return answer(order, waits=await self._release(standing))
+        try:
+            async with self._context.reader() as reader:
+                self._inventory = await reader.fresh_inventory()
+        except HwError as error:
+            return answer(order, waits=f"the driver can't be read: {error.what}")
+        return answer(order, driver=self._inventory.driver_version)
+
     def _is_unread(self, standing: Standing) -> bool:
         """Whether this node's GPUs are not known yet, and may be read."""
-        known = standing.checked and (self._inventory is not None or standing.releases)
+        known = standing.checked and (self._inventory is not None or standing.releases or standing.order.exchange)
         return not (standing.refused or known)
 
     async def _check(self, standing: Standing) -> str:

@@ -16,7 +16,17 @@ from typing import Any, Generic, TypeVar
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError
-from kgpu.hw.port import DriverReleasedError, EventKind, HardwareEvent, Inventory, Link, Process, Reader, Reading
+from kgpu.hw.port import (
+    DriverExchangedError,
+    DriverReleasedError,
+    EventKind,
+    HardwareEvent,
+    Inventory,
+    Link,
+    Process,
+    Reader,
+    Reading,
+)
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +136,7 @@ class SharedReader:
         self._source: AsyncIterator[HardwareEvent] | None = None
         self._closed = False
         self._released = ""
+        self._exchange = False
         self._reopened = asyncio.Event()
         self._asking: set[asyncio.Future[Any]] = set()
         self.last_inventory: Inventory | None = None
@@ -168,14 +179,18 @@ class SharedReader:
         """The same reader for one role, which may close its view without closing the reader."""
         return RoleReader(self)
 
-    def hold(self, why: str) -> None:
-        """Nothing opens or asks the driver from now on: calls get ``DriverReleasedError``. ``let_go`` closes it."""
-        self._released = why
+    def hold(self, why: str, *, exchange: bool = False) -> None:
+        """Nothing opens or asks the driver from now on: calls get ``DriverReleasedError``. ``let_go`` closes it.
+        ``exchange``: the driver itself is exchanged, which subscribers get to know at once.
+        """
+        self._released, self._exchange = why, exchange
         self._reopened.clear()
         for asked in self._asking:
             asked.cancel()
         for shared in self._shared():
             shared.forget()
+        if exchange:
+            self._publish(HardwareEvent(kind=EventKind.INVENTORY))
 
     async def let_go(self) -> None:
         """Close the real reader after ``hold``; nothing if it is in use again meanwhile."""
@@ -213,13 +228,16 @@ class SharedReader:
         if self._closed:
             raise HwError("the hardware reader is closed", "a running agent", "start the agent again")
         if self._released:
-            raise DriverReleasedError(self._released)
+            raise self._error()
         reader = await self._open.get()
         if self._released:
-            raise DriverReleasedError(self._released)
+            raise self._error()
         if self._source is None and self._subscribers:
             self._source = reader.events()
         return reader
+
+    def _error(self) -> DriverReleasedError:
+        return (DriverExchangedError if self._exchange else DriverReleasedError)(self._released)
 
     def _forget(self) -> None:
         self._inventory.forget()
@@ -239,7 +257,7 @@ class SharedReader:
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if self._released and (current is None or not current.cancelling()):
-                raise DriverReleasedError(self._released) from None
+                raise self._error() from None
             raise
 
     async def _read_inventory(self) -> Inventory:

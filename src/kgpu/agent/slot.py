@@ -115,6 +115,7 @@ class SharedReaders:
         self._open: dict[str, tuple[SharedReader, int]] = {}
         self._all: set[SharedReader] = set()
         self._held = ""
+        self._exchange = False
         self.latest: SharedReader | None = None
         """The reader that was handed out last, None if none is in use."""
 
@@ -145,11 +146,13 @@ class SharedReaders:
         finally:
             await self._close(reader)
 
-    def hold(self, why: str) -> None:
-        """From now on no reader opens or asks the driver, not even one that is made later."""
-        self._held = why
+    def hold(self, why: str, *, exchange: bool = False) -> None:
+        """From now on no reader opens or asks the driver, not even one that is made later. ``exchange``: the driver
+        itself is exchanged.
+        """
+        self._held, self._exchange = why, exchange
         for reader in self._all:
-            reader.hold(why)
+            reader.hold(why, exchange=exchange)
 
     async def let_go(self) -> None:
         """Close what is open, after ``hold``."""
@@ -165,7 +168,7 @@ class SharedReaders:
         reader = self._make(options)
         self._all.add(reader)
         if self._held:
-            reader.hold(self._held)
+            reader.hold(self._held, exchange=self._exchange)
         return reader
 
     async def _close(self, reader: SharedReader) -> None:

@@ -4,8 +4,9 @@ The operator alone writes the order (``kgpu.dev/operation``), the agent alone th
 (``kgpu.dev/operation-report``), each one JSON object. A GPU that is to be reset passes these steps: ``withdraw``, it is
 offered to no pod, and the answer names the pods that still hold it; ``release``, the agent has closed the driver's
 library, as a reset needs a GPU that no program has open; ``resume``, the agent has opened it again and says how the
-GPU is. Each step includes the ones before, but ``resume`` ends ``release``. Without an order, or with one of another
-boot, everything is as usual.
+GPU is. Each step includes the ones before, but ``resume`` ends ``release``. Where the driver itself is exchanged, all
+GPUs are meant: the order names none and begins with ``release``. Without an order, or with one of another boot,
+everything is as usual.
 
 Both come from outside, so readers trust their shape only after decoding. An order or answer in a version that a reader
 doesn't know, or that is malformed, is None to it, as one that is not there.
@@ -43,14 +44,16 @@ class OrderStep(enum.StrEnum):
 class NodeOrder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """``id`` is the act's, which is obeyed once; ``boot`` is the boot that it is for; ``gpus`` are UUIDs.
     ``reset``: the act says that it has reset them, so what a reset cures is over (of the step ``resume`` alone).
+    ``exchange``: the driver itself is exchanged for another, without ``gpus``.
     """
 
     version: int
     id: str
     boot: str
     step: OrderStep
-    gpus: tuple[str, ...]
+    gpus: tuple[str, ...] = ()
     reset: bool = False
+    exchange: bool = False
 
 
 class HolderPod(msgspec.Struct, frozen=True, order=True, kw_only=True):
@@ -72,7 +75,8 @@ class OrderedGpu(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 class OrderAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """``step`` is in force for the order ``id``. ``waits`` is why it is not, and ``refused`` why it never will be, ""
-    otherwise. ``holders`` are known from the kubelet; ``more`` are not named for want of room.
+    otherwise. ``holders`` are known from the kubelet; ``more`` are not named for want of room. ``driver`` is the
+    release that is loaded after an exchange, by a reading that is newer than the step ``resume``.
     """
 
     version: int
@@ -83,6 +87,7 @@ class OrderAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     holders: tuple[HolderPod, ...] = ()
     more: int = 0
     gpus: tuple[OrderedGpu, ...] = ()
+    driver: str = ""
 
     def fulfils(self, act: str, step: OrderStep) -> bool:
         """Whether this step of the act is in force."""
@@ -94,16 +99,21 @@ def order(*, act: str, boot: str, step: OrderStep, gpus: tuple[str, ...], reset:
     return NodeOrder(version=VERSION, id=act, boot=boot, step=step, gpus=gpus, reset=reset)
 
 
+def exchange_order(*, act: str, boot: str, step: OrderStep) -> NodeOrder:
+    """An order in this version for an exchange of the driver."""
+    return NodeOrder(version=VERSION, id=act, boot=boot, step=step, exchange=True)
+
+
 def answer(
     given: NodeOrder, *, waits: str = "", refused: str = "", holders: tuple[HolderPod, ...] = (),
-    gpus: tuple[OrderedGpu, ...] = (),
+    gpus: tuple[OrderedGpu, ...] = (), driver: str = "",
 ) -> OrderAnswer:  # fmt: skip
     """The answer to an order, short by construction."""
     named = tuple(sorted(set(holders)))
     return OrderAnswer(
         version=VERSION, id=given.id, step=given.step, waits=one_line(waits, MAX_TEXT),
         refused=one_line(refused, MAX_TEXT), holders=named[:MAX_HOLDERS], more=max(0, len(named) - MAX_HOLDERS),
-        gpus=tuple(_short(gpu) for gpu in gpus[:MAX_GPUS]),
+        gpus=tuple(_short(gpu) for gpu in gpus[:MAX_GPUS]), driver=one_line(driver, MAX_ID),
     )  # fmt: skip
 
 
@@ -115,7 +125,9 @@ def encode(document: NodeOrder | OrderAnswer) -> str:
 def read_order(annotations: Mapping[str, str]) -> NodeOrder | None:
     """The order in a Node's annotations, None without one that can be read."""
     given = _read(annotations, names.OPERATION_ANNOTATION, NodeOrder)
-    if given is None or not 0 < len(given.gpus) <= MAX_GPUS or len(set(given.gpus)) < len(given.gpus):
+    if given is None or len(given.gpus) > MAX_GPUS or len(set(given.gpus)) < len(given.gpus):
+        return None
+    if given.exchange is bool(given.gpus) or (given.exchange and given.step is OrderStep.WITHDRAW):
         return None
     texts = (given.id, given.boot, *given.gpus)
     return given if all(text and text == one_line(text, MAX_ID) for text in texts) else None
@@ -133,7 +145,7 @@ def read_answer(annotations: Mapping[str, str]) -> OrderAnswer | None:
     return msgspec.structs.replace(
         given, id=one_line(given.id, MAX_ID), waits=one_line(given.waits, MAX_TEXT),
         refused=one_line(given.refused, MAX_TEXT), holders=holders, more=max(0, given.more),
-        gpus=tuple(_short(gpu) for gpu in given.gpus[:MAX_GPUS]),
+        gpus=tuple(_short(gpu) for gpu in given.gpus[:MAX_GPUS]), driver=one_line(given.driver, MAX_ID),
     )  # fmt: skip
 
 

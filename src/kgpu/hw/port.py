@@ -30,6 +30,12 @@ class DriverReleasedError(HwError):
         super().__init__(why, "the driver within minutes", "nothing: it is opened again by itself")
 
 
+class DriverExchangedError(DriverReleasedError):
+    """The same while the driver itself is exchanged for another: what was found with the one before says nothing about
+    the next.
+    """
+
+
 class Problem(enum.StrEnum):
     """What kind of trouble a finding is about."""
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.base.printable import one_line
+from kgpu.fit.selector_text import parse_selector
+from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import MAX_WAITING, DrainProgress, OperationDrain, WaitingPod
 from kgpu.operations.model import MAX_WHY, Answer, NodePod
 
@@ -49,13 +51,14 @@ class Evicted:
     """What is known besides the pods. ``answers`` are those to evictions, by the pod's uid. ``daemon_sets`` says
     whether a DaemonSet that pods name, as (namespace, name), exists; one that is missing has not been looked up yet.
     ``cordoned_at`` is when the node was cordoned, by the API server's clock. ``own_pod`` is the engine's own pod, which
-    stays to give the node back.
+    stays to give the node back. ``exchanges_driver``: the driver is unloaded next, so every pod with GPUs has to go.
     """
 
     answers: Mapping[str, Answer] = field(default_factory=dict)
     daemon_sets: Mapping[tuple[str, str], bool] = field(default_factory=dict)
     cordoned_at: float | None = None
     own_pod: tuple[str, str] = ("", "")
+    exchanges_driver: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,8 @@ def fate(pod: NodePod, drain: OperationDrain, known: Evicted) -> PodFate:
     kind, name = pod.owner
     if (pod.namespace, pod.name) == known.own_pod:
         return PodFate(pod=pod, fate=Fate.LEAVE, why="it is kgpu's own operator, which has to give the node back")
+    if why := _not_meant(pod, drain, known):
+        return PodFate(pod=pod, fate=Fate.LEAVE, why=why)
     if kind == _DAEMON_SET and not pod.ended:
         there = known.daemon_sets.get((pod.namespace, name))
         if there is None:
@@ -104,6 +109,19 @@ def fate(pod: NodePod, drain: OperationDrain, known: Evicted) -> PodFate:
     if not kind and not pod.ended and not drain.force:
         return PodFate(pod=pod, fate=Fate.REFUSE, why="no controller would recreate it (force)")
     return PodFate(pod=pod, fate=Fate.EVICT)
+
+
+def _not_meant(pod: NodePod, drain: OperationDrain, known: Evicted) -> str:
+    """Why the drain is not about this pod, "" if it is. NVIDIA's upgrade policy has these rules."""
+    if pod.uses_gpus and known.exchanges_driver:
+        return ""
+    if drain.only_gpu_pods and not pod.uses_gpus:
+        return "it asks for no GPU (onlyGpuPods)"
+    if not parse_selector(drain.pod_selector).matches(pod.labels):
+        return "it does not have the labels that are meant (podSelector)"
+    if known.exchanges_driver and pod.labels.get(names.DRIVER_UPGRADE_DRAIN_SKIP) == "true":
+        return f"it stays by its label {names.DRIVER_UPGRADE_DRAIN_SKIP}"
+    return ""
 
 
 def _came_later(pod: NodePod, known: Evicted) -> bool:

@@ -44,7 +44,7 @@ def emptied(operation: Operation, world: World, state: DrainState) -> Step:
     """The GPUs are empty: let the agent close the driver's library."""
     return record(
         operation, world, (DRAINED, "True", "Drained", ""), phase=OperationPhase.ACTING,
-        limit=min(RESET_SECONDS, float(operation.spec.act_timeout_seconds)),
+        limit=min(RESET_SECONDS, operation.act_seconds),
         drain=progress(state, operation.status.drain), reason="Resetting",
         message="no pod holds its GPUs; the node's agent lets go of the driver",
     )  # fmt: skip
@@ -95,7 +95,7 @@ def _ended(operation: Operation, world: World, pod: ActPod) -> Step:
 
 
 def _too_late(operation: Operation, pod: ActPod | None) -> str:
-    seconds = min(RESET_SECONDS, float(operation.spec.act_timeout_seconds))
+    seconds = min(RESET_SECONDS, operation.act_seconds)
     why = f"; its pod {pod.name}: {pod.why}" if pod is not None and pod.why else ""
     return f"the GPUs were not reset within {seconds:.0f} s{why}"
 

@@ -18,7 +18,9 @@ from kgpu.base.printable import one_line
 from kgpu.base.typed import convert
 from kgpu.formats import gpu_report, names, node_order, validation_report
 from kgpu.formats.crd.nodeoperation import (
+    ACT_SECONDS,
     ENDED_BY_PEOPLE,
+    UPGRADE_SECONDS,
     NodeAct,
     NodeOperationSpec,
     NodeOperationStatus,
@@ -28,6 +30,7 @@ from kgpu.formats.crd.nodeoperation import (
 )
 from kgpu.formats.gpu_report import GpuReport
 from kgpu.formats.node_order import NodeOrder, OrderAnswer
+from kgpu.operations.driver_pods import DriverPod
 
 Object: TypeAlias = dict[str, Any]
 
@@ -67,6 +70,12 @@ class Operation:
     def act_id(self) -> str:
         """The ID under which the node is asked, "" before it is known."""
         return self.status.act.id if self.status.act is not None else ""
+
+    @property
+    def act_seconds(self) -> float:
+        """How long the act may take."""
+        usual = UPGRADE_SECONDS if self.type is OperationType.DRIVER_UPGRADE else ACT_SECONDS
+        return float(self.spec.act_timeout_seconds or usual)
 
     @property
     def automatic(self) -> bool:
@@ -284,6 +293,8 @@ class NodePod:
     labels: Mapping[str, str] = field(default_factory=dict)
     grace: int = GRACE_SECONDS
     """Seconds that its containers get to end, from its spec."""
+    uses_gpus: bool = False
+    """Whether it asks for GPUs, or has resource claims."""
 
     @property
     def ended(self) -> bool:
@@ -310,7 +321,7 @@ def read_pod(obj: Mapping[str, Any]) -> NodePod:
         finalizers=tuple(map(str, items(metadata.get("finalizers")))),
         tolerates_cordon=any(_tolerates_cordon(mapping(row)) for row in items(spec.get("tolerations"))),
         created=_moment(metadata.get("creationTimestamp")), labels=strings(metadata.get("labels")),
-        grace=_grace(spec),
+        grace=_grace(spec), uses_gpus=asks_for_gpus(obj),
     )  # fmt: skip
 
 
@@ -458,6 +469,13 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteDriverPod:
+    """Delete the pod of a node's driver, so that its DaemonSet makes one of the template that it has now."""
+
+    pod: DriverPod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartAct:
     """Create the pod that acts on its node, once per act ID."""
 
@@ -495,7 +513,7 @@ class NodeEvidence:
     problem: str = ""
 
 
-Write: TypeAlias = Record | HoldNode | Evict | Delete | StartAct | EndAct | Forget | CollectEvidence
+Write: TypeAlias = Record | HoldNode | Evict | Delete | DeleteDriverPod | StartAct | EndAct | Forget | CollectEvidence
 """A Record comes first: what may happen next is on record before it happens."""
 
 

@@ -9,13 +9,14 @@ ends the operation.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kgpu.base.printable import one_line
 from kgpu.formats.crd.nodeoperation import MAX_TEXT, NodeAct, NodeBefore, OperationPhase, OperationType, Result
-from kgpu.operations import forcing, gpu_reset, gpus, maintenance, reboot, replace
+from kgpu.operations import completing, driver_upgrade, forcing, gpu_reset, gpus, maintenance, reboot, replace
 from kgpu.operations.act import Act
 from kgpu.operations.drain import drain_state
 from kgpu.operations.emptying import empty, unread
@@ -77,6 +78,8 @@ def _pending(operation: Operation, world: World) -> Step:
         return record(operation, world, node_uid=node.uid)
     if refusal := forcing.refusal(operation, world) or _refusal(operation, node):
         return end(operation, world, Result.PERMANENT_FAILURE, "Refused", refusal)
+    if first := _ACTS[operation.type].settled(operation, world):
+        return first
     if not world.admission.admitted:
         return _waits(operation, world)
     before = NodeBefore(
@@ -93,7 +96,7 @@ def _pending(operation: Operation, world: World) -> Step:
 
 def _refusal(operation: Operation, node: TargetNode) -> str:
     """Why this can't be done to the node, "" if it can."""
-    of_gpus = gpus.refusal(operation, node) if operation.spec.gpus else ""
+    of_gpus = gpus.refusal(operation, node) if operation.spec.gpus else completing.refusal(operation)
     return _ACTS[operation.type].refusal(operation, node) or of_gpus
 
 
@@ -145,9 +148,8 @@ def _cordoning(operation: Operation, world: World) -> Step:
         if first := _ACTS[operation.type].prepared(operation, world):
             return first
         return record(
-            operation, world, (CORDONED, "True", "Cordoned", ""), phase=OperationPhase.DRAINING,
-            limit=float(operation.spec.drain.timeout_seconds), reason="Draining", message="the node is being emptied",
-        )  # fmt: skip
+            operation, world, (CORDONED, "True", "Cordoned", ""), **completing.draining(operation, waits=True)
+        )
     if over(operation, world):
         return give_back(
             operation, world, Result.TRANSIENT_FAILURE, "NotCordoned",
@@ -167,9 +169,10 @@ def _draining(operation: Operation, world: World) -> Step:
         return first
     if world.pods is None:
         return unread(operation, world)
-    state = drain_state(
-        world.pods, spec.drain, world.evicted, node_ready=node.ready, now=world.now, monotonic=world.monotonic
-    )
+    if first := completing.awaited(operation, world, world.pods):
+        return first
+    known = dataclasses.replace(world.evicted, exchanges_driver=operation.type is OperationType.DRIVER_UPGRADE)
+    state = drain_state(world.pods, spec.drain, known, node_ready=node.ready, now=world.now, monotonic=world.monotonic)
     return empty(operation, world, state, emptied)
 
 
@@ -190,6 +193,7 @@ _ACTS: Final[Mapping[OperationType, Act]] = {
     OperationType.REBOOT: reboot.ACT,
     OperationType.GPU_RESET: gpu_reset.ACT,
     OperationType.REPLACE: replace.ACT,
+    OperationType.DRIVER_UPGRADE: driver_upgrade.ACT,
 }
 _STEPS: Final[Mapping[OperationPhase, Callable[[Operation, World], Step]]] = {
     OperationPhase.PENDING: _pending,

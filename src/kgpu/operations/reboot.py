@@ -45,7 +45,7 @@ def emptied(operation: Operation, world: World, state: DrainState) -> Step:
     act = NodeAct(id=f"{operation.uid}-1", boot_id=present(world).boot_id)
     return record(
         operation, world, (DRAINED, "True", "Drained", ""), phase=OperationPhase.ACTING,
-        limit=float(operation.spec.act_timeout_seconds), drain=progress(state, operation.status.drain), act=act,
+        limit=operation.act_seconds, drain=progress(state, operation.status.drain), act=act,
         reason="Rebooting", message="the node is empty and is asked to reboot",
     )  # fmt: skip
 
@@ -87,9 +87,8 @@ def _told(pod: ActPod) -> str:
 
 
 def _too_late(operation: Operation, pod: ActPod | None) -> str:
-    seconds = operation.spec.act_timeout_seconds
     why = f"; its pod {pod.name}: {pod.why}" if pod is not None and pod.why else ""
-    return f"the node has not rebooted within {seconds} s{why}"
+    return f"the node has not rebooted within {operation.act_seconds:.0f} s{why}"
 
 
 def verifying(operation: Operation, world: World) -> Step:

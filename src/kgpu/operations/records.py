@@ -17,7 +17,7 @@ from kgpu.formats.crd.nodeoperation import (
     Result,
 )
 from kgpu.formats.crd.status import StatusCondition
-from kgpu.formats.node_order import NodeOrder, OrderStep, order
+from kgpu.formats.node_order import NodeOrder, OrderStep, exchange_order, order
 from kgpu.operations.model import HoldNode, Operation, Record, Step, TargetNode, moment_of, stamp_of
 from kgpu.operations.world import World
 
@@ -28,8 +28,10 @@ TELL_SECONDS: Final = 1.0
 ADMITTED: Final = "Admitted"
 CORDONED: Final = "Cordoned"
 EVIDENCE: Final = "EvidenceCollected"
+COMPLETED: Final = "PodsCompleted"
 FORCED: Final = "Forced"
 DRAINED: Final = "Drained"
+RELEASED: Final = "DriverReleased"
 ACT_DONE: Final = "ActDone"
 VERIFIED: Final = "Verified"
 RESTORED: Final = "Restored"
@@ -54,20 +56,22 @@ def others_of(operation: Operation, world: World) -> tuple[str, ...]:
 
 
 def hold(operation: Operation, world: World) -> HoldNode:
-    """Add this operation to the node's owners, and cordon it unless it was cordoned before; for an operation on GPUs,
-    give its agent the order of this phase instead.
+    """Add this operation to the node's owners, and cordon it unless it was cordoned before, or it is on some GPUs
+    alone; give its agent the order of this phase.
     """
     before = operation.status.before or NodeBefore()
     owners = (*others_of(operation, world), operation.uid)
     wanted = order_of(operation, present(world))
-    cordon = wanted is None and not before.unschedulable
+    cordon = not operation.spec.gpus and not before.unschedulable
     return HoldNode(
         node=present(world), owners=owners, cordon=cordon, order=wanted, mark=operation.waits_for_machine
     )  # fmt: skip
 
 
 def order_of(operation: Operation, node: TargetNode) -> NodeOrder | None:
-    """What the node's agent has to do in this phase, None for an operation on the whole node."""
+    """What the node's agent has to do in this phase, None for nothing."""
+    if operation.type is OperationType.DRIVER_UPGRADE:
+        return _exchange(operation, node)
     if not operation.spec.gpus:
         return None
     resets = operation.type is OperationType.GPU_RESET
@@ -76,6 +80,14 @@ def order_of(operation: Operation, node: TargetNode) -> NodeOrder | None:
         row.type == ACT_DONE and row.status == "True" for row in operation.status.conditions
     )
     return order(act=operation.act_id, boot=node.boot_id, step=step, gpus=operation.spec.gpus, reset=is_reset)
+
+
+def _exchange(operation: Operation, node: TargetNode) -> NodeOrder | None:
+    """A Node without a boot ID gets no order: its agent could not tell an old one from a new one."""
+    step = _ORDERS.get(operation.phase)
+    if step is None or not (node.boot_id and operation.act_id):
+        return None
+    return exchange_order(act=operation.act_id, boot=node.boot_id, step=step)
 
 
 _ORDERS: Final = {OperationPhase.ACTING: OrderStep.RELEASE, OperationPhase.VERIFYING: OrderStep.RESUME}

@@ -29,11 +29,13 @@ from kgpu.operations.admission import admit
 from kgpu.operations.collecting import EvidenceCollector
 from kgpu.operations.config import OperationBudget, RemediationPolicy
 from kgpu.operations.drain import Evicted
+from kgpu.operations.driver_pods import DriverPod
 from kgpu.operations.evidence import EvidenceWork
 from kgpu.operations.leftovers import ended_acts, leftovers, outdated
 from kgpu.operations.model import (
     CollectEvidence,
     Delete,
+    DeleteDriverPod,
     EndAct,
     Evict,
     Forget,
@@ -184,7 +186,8 @@ class Term:
             if verdict.admitted and self.state.unsure:
                 verdict = AdmissionVerdict()  # an unanswered write may have taken the slot
             waiting = self.state.waiting.get(operation.uid)
-            if waiting is not None and waiting.still(operation, verdict, seen, self._now()):
+            driver = self._watching.driver_of(operation)
+            if waiting is not None and waiting.still(operation, verdict, seen, self._now(), driver):
                 times.append(waiting.again_at)
                 continue
             times.append(await self._take(operation, verdict, seen))
@@ -300,7 +303,8 @@ class Term:
         """Remember an operation that has not begun and has nothing to write: of a thousand that wait, few change."""
         if operation.phase is OperationPhase.PENDING:
             node = seen.nodes.get(operation.node)
-            self.state.waiting[operation.uid] = _Waiting(operation.version, verdict, node, again_at)
+            driver = self._watching.driver_of(operation)
+            self.state.waiting[operation.uid] = _Waiting(operation.version, verdict, node, again_at, driver)
 
     def _world(self, operation: Operation, verdict: AdmissionVerdict, seen: _PassView) -> World:
         node = self._watching.node(operation.node)
@@ -312,7 +316,8 @@ class Term:
             act=self._watching.act(operation.status.act.id) if operation.status.act is not None else None,
             tell_progress=told is None or self._clock.monotonic() - told >= PROGRESS_EVERY,
             evidence=self._evidence.of(operation.uid),
-            allow_force=self._budget().allow_force,
+            allow_force=self._budget().allow_force, driver=self._watching.driver_of(operation),
+            drivers_known=self._watching.drivers_known,
         )  # fmt: skip
 
     async def _clean_up(self, write: Write) -> float | None:
@@ -373,6 +378,9 @@ class Term:
             case CollectEvidence():
                 self._count("evidence")
                 self._evidence.start(write.operation)
+            case DeleteDriverPod():
+                self._count("driver")
+                await writing.delete_driver_pod(self._api, write)
             case EndAct():
                 self._count("delete")
                 await writing.end_act(self._api, write, self._acts)
@@ -435,10 +443,14 @@ class _Waiting:
     verdict: AdmissionVerdict
     node: TargetNode | None
     again_at: float | None
+    driver: DriverPod | None
 
-    def still(self, operation: Operation, verdict: AdmissionVerdict, seen: _PassView, now: float) -> bool:
+    def still(
+        self, operation: Operation, verdict: AdmissionVerdict, seen: _PassView, now: float, driver: DriverPod | None
+    ) -> bool:
         """Whether it would wait again."""
-        same = self.version == operation.version and self.node is seen.nodes.get(operation.node)
+        same = self.version == operation.version and self.driver is driver
+        same = same and self.node is seen.nodes.get(operation.node)
         return same and self.verdict == verdict and (self.again_at is None or now < self.again_at)
 
 

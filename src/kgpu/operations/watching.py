@@ -17,6 +17,7 @@ from kgpu.kube.informer import Informer, Scope
 from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import CONFIG_MAPS, NODES, PODS, KubeApi, KubeRefusedError, Object, Selector
 from kgpu.kube.shared_informer import InformerView, SharedInformer
+from kgpu.operations.driver_pods import DriverPod, driver_on, read_driver_pod
 from kgpu.operations.model import (
     ActPod,
     Operation,
@@ -54,6 +55,12 @@ class OperationsWatching:
         self._nodes = shared.view(functools.partial(_node, groups=tuple(groups)))
         acts = Scope(PODS, namespace, Selector(labels=(("app", names.ACT_APP),)))
         self._acts = Informer(api, acts, clock=clock, project=_act)
+        self._namespace = namespace
+        drivers = Scope(PODS, namespace, Selector(labels=((names.COMPONENT_LABEL, names.DRIVER_COMPONENT),)))
+        self._drivers = Informer(api, drivers, clock=clock, project=_driver)
+        self._drivers_by_node: dict[str, list[DriverPod]] = {}
+        self._drivers_of = -1
+        """The revision that ``_drivers_by_node`` is of."""
         breaker = Scope(CONFIG_MAPS, namespace, Selector.named(names.REMEDIATION_CONFIG_MAP))
         self._breaker = Informer(api, breaker, clock=clock)
         self._nodes_by_name: dict[str, TargetNode] = {}
@@ -66,7 +73,7 @@ class OperationsWatching:
     async def run(self) -> None:
         """Follow until cancelled. API errors never end it."""
         async with asyncio.TaskGroup() as group:
-            for informer in (self._operations, self._nodes, self._acts, self._breaker):
+            for informer in (self._operations, self._nodes, self._acts, self._drivers, self._breaker):
                 group.create_task(informer.run())
                 group.create_task(self._tell(informer))
 
@@ -117,6 +124,25 @@ class OperationsWatching:
     def act(self, identity: str) -> ActPod | None:
         """The pod of an act by its ID, None if there is none."""
         return next((pod for pod in self.acts() if pod.act == identity), None)
+
+    @property
+    def drivers_known(self) -> bool:
+        """True once the pods of drivers have been read."""
+        return self._drivers.synced.is_set()
+
+    def driver_of(self, operation: Operation) -> DriverPod | None:
+        """The pod that a DriverUpgrade is about: that of its DaemonSet on its node. None without one, and for other
+        types. Only the engine's own namespace is followed.
+        """
+        wanted = operation.spec.driver
+        if wanted is None or wanted.namespace != self._namespace:
+            return None
+        if self._drivers.revision != self._drivers_of:
+            self._drivers_of = self._drivers.revision
+            self._drivers_by_node = {}
+            for obj in self._drivers.objects.values():
+                self._drivers_by_node.setdefault(obj["value"].node, []).append(obj["value"])
+        return driver_on(self._drivers_by_node.get(operation.node, ()), operation.node, wanted.daemon_set)
 
     @property
     def breaker_known(self) -> bool:
@@ -200,6 +226,11 @@ def _node(obj: Object, groups: Collection[str]) -> Object:
 def _act(obj: Object) -> Object:
     metadata = {key: obj["metadata"].get(key) for key in ("namespace", "name", "resourceVersion")}
     return {"metadata": metadata, "value": read_act_pod(obj)}
+
+
+def _driver(obj: Object) -> Object:
+    metadata = {key: obj["metadata"].get(key) for key in ("namespace", "name", "resourceVersion")}
+    return {"metadata": metadata, "value": read_driver_pod(obj)}
 
 
 def _identity(obj: Object) -> Object:

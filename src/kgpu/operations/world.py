@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.operations.drain import Evicted
+from kgpu.operations.driver_pods import DriverPod
 from kgpu.operations.model import ActPod, NodeEvidence, NodePod, TargetNode
 
 UNAPPROVED: Final = "WaitsForApproval"
@@ -30,7 +31,9 @@ class World:
     not been read. ``live`` are the uids of the operations that may hold nodes. ``monotonic`` is the time by the clock
     of ``Answer``. ``act`` is the pod of the act on record; ``acts_known`` is False while such pods have not been read.
     ``tell_progress`` is True if the progress may be written again. ``evidence`` is what came of collecting it, None if
-    this process has not begun to. ``allow_force`` is the admin's ``operations.allowForce``.
+    this process has not begun to. ``allow_force`` is the admin's ``operations.allowForce``. ``driver`` is the pod of
+    the DaemonSet that a DriverUpgrade is about on its node, None without one; ``drivers_known`` is False while such
+    pods have not been read.
     """
 
     now: float
@@ -45,3 +48,5 @@ class World:
     tell_progress: bool = True
     evidence: NodeEvidence | None = None
     allow_force: bool = False
+    driver: DriverPod | None = None
+    drivers_known: bool = True

@@ -22,7 +22,7 @@ from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import NODES, PODS, KubeApi, KubeRefusedError, Object
 from kgpu.operations import act_pods
 from kgpu.operations.config import DriverPaths
-from kgpu.operations.model import Answer, Delete, EndAct, Evict, HoldNode, Record, StartAct
+from kgpu.operations.model import Answer, Delete, DeleteDriverPod, EndAct, Evict, HoldNode, Record, StartAct
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +126,18 @@ def _volumes(settings: ActSettings) -> list[Object]:
 async def end_act(api: KubeApi, write: EndAct, settings: ActSettings) -> None:
     """Delete the pod of an act. Raises KubeError."""
     await api.delete(PODS, write.pod.name, namespace=settings.namespace, uid=write.pod.uid)
+
+
+async def delete_driver_pod(api: KubeApi, write: DeleteDriverPod) -> None:
+    """Delete the pod of a driver, with its own grace period; one that is gone, or another of its name, is no error.
+    Raises KubeError.
+    """
+    pod = write.pod
+    try:
+        await api.delete(PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
+    except KubeRefusedError as refused:
+        if refused.code not in (404, 409):
+            raise
 
 
 async def send_away(

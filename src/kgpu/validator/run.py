@@ -28,7 +28,7 @@ from kgpu.base.waits import woken
 from kgpu.formats.validation_report import CheckTrouble
 from kgpu.host.root import DriverRoot
 from kgpu.hw.follow import follow_events
-from kgpu.hw.port import DriverReleasedError, Inventory, Reader
+from kgpu.hw.port import DriverExchangedError, DriverReleasedError, Inventory, Reader
 from kgpu.validator import plan
 from kgpu.validator.checks import cuda, driver, plugin, toolkit
 from kgpu.validator.checks.plugin import NodeResources, NodeSource
@@ -178,6 +178,9 @@ class NodeValidator:
             self._restore()
         try:
             await self._look()
+        except DriverExchangedError as exchanged:
+            self._driver_change(None)
+            self._publish(self._unproven(exchanged), "")
         except DriverReleasedError as released:
             log.info("nothing is checked for a while; what is known still holds: %s", released.what)
             self._publish(self._kept(released), self._driver)
@@ -252,6 +255,14 @@ class NodeValidator:
             check: skipped(check, skip[check])
             if check in skip
             else self.report.result(check) or waiting(check, CheckTrouble.of(error))
+            for check in self._ctx.settings.checks
+        }
+
+    def _unproven(self, error: HwError) -> dict[Check, CheckResult]:
+        """The results while the driver is exchanged: what was found with the one before is over."""
+        skip = self._skip()
+        return {
+            check: skipped(check, skip[check]) if check in skip else waiting(check, CheckTrouble.of(error))
             for check in self._ctx.settings.checks
         }
 

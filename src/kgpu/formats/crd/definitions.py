@@ -9,6 +9,7 @@ import msgspec
 
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.nodeoperation import (
+    DRIVER_OF_TYPE,
     GPUS_OF_TYPE,
     IMMUTABLE,
     NOT_FORGOTTEN,
@@ -100,7 +101,7 @@ DEFINITIONS: Final = (
             ("By", ".spec.requestedBy", 1),
         ),
         summary="One change of one node: what is wanted, how far it is and what came of it.",
-        rules=(*IMMUTABLE, *ONE_WAY, *ONLY_MAINTENANCE, *GPUS_OF_TYPE),
+        rules=(*IMMUTABLE, *ONE_WAY, *ONLY_MAINTENANCE, *GPUS_OF_TYPE, *DRIVER_OF_TYPE),
         whole_rules=NOT_FORGOTTEN,
         empty=False,
     ),

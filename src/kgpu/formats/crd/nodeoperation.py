@@ -22,6 +22,10 @@ MAX_WAITING: Final = 20
 DRAIN_SECONDS: Final = 300
 ACT_SECONDS: Final = 1800
 """Servers with many GPUs take ten minutes and more to boot."""
+UPGRADE_SECONDS: Final = 3600
+"""A driver may have to be downloaded and compiled on each node."""
+STOP_AFTER: Final = 2
+MAX_SELECTOR: Final = 1024
 _TIME: Final = {"format": "date-time"}
 _SHORT: Final = {"maxLength": 253}
 _LONG: Final = {"maxLength": MAX_TEXT}
@@ -39,6 +43,7 @@ class OperationType(enum.StrEnum):
     REBOOT = "Reboot"
     GPU_RESET = "GpuReset"
     REPLACE = "Replace"
+    DRIVER_UPGRADE = "DriverUpgrade"
 
 
 class OperationPhase(enum.StrEnum):
@@ -71,6 +76,27 @@ class OnTimeout(enum.StrEnum):
     FORCE = "Force"
 
 
+SHARE: Final = (
+    (
+        "type(self) == string ? self.matches('^([0-9]{1,6}|[0-9]{1,2}%|100%)$') : self >= 0",
+        "it has to be a number of nodes such as 2, or a share such as 25%",
+    ),
+)
+_SELECTOR: Final = {"maxLength": MAX_SELECTOR}
+
+
+class OperationWaitFor(Block, frozen=True, kw_only=True):
+    """Pods that are waited for before any pod is asked to go."""
+
+    pod_selector: Annotated[
+        str,
+        doc("Their labels, as `kubectl get --selector` takes them.", schema={"minLength": 1, **_SELECTOR}),
+    ]
+    timeout_seconds: Annotated[
+        int, doc("How long; then the drain goes on without them. 0: for ever.", minimum=0, schema=INT32)
+    ] = 0
+
+
 class OperationDrain(Block, frozen=True, kw_only=True):
     """How the node is emptied; the rules are those of `kubectl drain --ignore-daemonsets`."""
 
@@ -91,6 +117,60 @@ class OperationDrain(Block, frozen=True, kw_only=True):
     ] = None
     force: Annotated[bool, doc("Whether pods go that no controller makes anew.")] = False
     delete_empty_dir_data: Annotated[bool, doc("Whether pods go that lose what is in an emptyDir.")] = False
+    only_gpu_pods: Annotated[
+        bool,
+        doc("Whether only pods go that ask for GPUs or have resource claims; the node is cordoned all the same."),
+    ] = False
+    pod_selector: Annotated[
+        str,
+        doc(
+            "Only pods with these labels go, as `kubectl drain --pod-selector`; with a DriverUpgrade pods with GPUs go "
+            "in any case.",
+            schema=_SELECTOR,
+        ),
+    ] = ""
+    wait_for: Annotated[OperationWaitFor | None, doc("Pods that are waited for before any pod is asked to go.")] = None
+
+
+class OperationDriver(Block, frozen=True, kw_only=True):
+    """The driver that a node is to run. Its DaemonSet has it in its template already; its pod there is exchanged."""
+
+    namespace: Annotated[str, doc("The DaemonSet's namespace: the operator's.", schema={"minLength": 1, **_SHORT})]
+    daemon_set: Annotated[str, doc("The DaemonSet's name.", schema={"minLength": 1, **_SHORT})]
+    digest: Annotated[
+        str,
+        doc("The `DRIVER_CONFIG_DIGEST` that is wanted: it differs when a driver has to be installed anew.",
+            schema={"minLength": 1, "maxLength": 63}),
+    ]  # fmt: skip
+    image: Annotated[str, doc("The image that is wanted of the container `nvidia-driver-ctr`.", schema=_LONG)] = ""
+    version: Annotated[str, doc("The driver's release, as far as it is known.", schema=_SHORT)] = ""
+    from_version: Annotated[str, doc("The release that ran before, as far as it is known.", schema=_SHORT)] = ""
+
+
+class OperationRollout(Block, frozen=True, kw_only=True):
+    """Operations that belong together: a budget of their own, within that of all operations."""
+
+    name: Annotated[str, doc("Operations with the same name are one rollout.", schema={"minLength": 1, **_SHORT})]
+    max_parallel: Annotated[
+        int, doc("How many of them may be under way at a time; 0: any number.", minimum=0, schema=INT32)
+    ] = 1
+    max_unavailable: Annotated[
+        int | str,
+        doc(
+            "None of them begins while as many nodes with GPUs are down, for whatever reason: a number, or a share of "
+            "the nodes with GPUs such as `25%`, rounded down and at least 1.",
+            rules=SHARE,
+            schema={"maxLength": 16},
+        ),
+    ] = "100%"
+    stop_after_failures: Annotated[
+        int,
+        doc(
+            "After so many of them in a row that failed for the same driver, no other begins until a person lets one; "
+            "0: however many.",
+            minimum=0, schema=INT32,
+        ),
+    ] = STOP_AFTER  # fmt: skip
 
 
 class NodeOperationSpec(Block, frozen=True, kw_only=True):
@@ -102,15 +182,18 @@ class NodeOperationSpec(Block, frozen=True, kw_only=True):
         doc("The Node's uid; if not given, that of the node when the operation is first seen.", schema=_SHORT),
     ] = msgspec.field(default=None, name="nodeUID")
     type: Annotated[
-        Literal["Maintenance", "Reboot", "GpuReset", "Replace"],
+        Literal["Maintenance", "Reboot", "GpuReset", "Replace", "DriverUpgrade"],
         doc(
             "What is done: `Maintenance` empties the node and keeps it so until a person says that it is over; "
             "`Reboot` empties it, has it boot anew, and gives it back once it is Ready with the GPUs that it had; "
             "`GpuReset` resets the GPUs in `gpus` once no pod holds them, while pods with other GPUs go on; "
             "`Replace` keeps what is known of the node, empties it, and holds it until its machine is replaced or "
-            "repaired, or a person resumes it: kgpu deletes no machine and no Node."
+            "repaired, or a person resumes it: kgpu deletes no machine and no Node; `DriverUpgrade` empties it, "
+            "exchanges the pod of its driver for one of the driver in `driver`, and gives it back once that is loaded."
         ),
     ]
+    driver: Annotated[OperationDriver | None, doc("The driver that a DriverUpgrade installs.")] = None
+    rollout: Annotated[OperationRollout | None, doc("The rollout that it belongs to.")] = None
     gpus: Annotated[
         tuple[str, ...],
         doc(
@@ -127,16 +210,20 @@ class NodeOperationSpec(Block, frozen=True, kw_only=True):
         doc("How long a Maintenance lasts; without it, until `resume` is set.", minimum=1, schema=INT32),
     ] = None
     act_timeout_seconds: Annotated[
-        int,
+        int | None,
         doc(
-            "How long a reboot may take until the node is there with another boot. A reset gets at most 10 minutes.",
+            f"How long a reboot may take until the node is there with another boot ({ACT_SECONDS} if not given), or a "
+            f"DriverUpgrade until the other driver is loaded ({UPGRADE_SECONDS}). A reset gets at most 10 minutes.",
             minimum=1,
             schema=INT32,
         ),
-    ] = ACT_SECONDS
+    ] = None
     not_before: Annotated[str | None, doc("When it may begin.", schema=_TIME)] = None
     deadline: Annotated[str | None, doc("When it must have begun; it fails otherwise.", schema=_TIME)] = None
     approved: Annotated[bool, doc("Whether it may begin; one that is not approved waits.")] = True
+    even_if_stopped: Annotated[bool, doc("Set it to let it begin although its rollout has stopped after failures.")] = (
+        False
+    )
     cancel: Annotated[bool, doc("Set it to end the operation and give the node back.")] = False
     resume: Annotated[bool, doc("Set it when the work on the node is done, to give the node back.")] = False
 
@@ -154,7 +241,11 @@ class NodeAct(Block, frozen=True, kw_only=True):
     """What the node is asked to do, once it is empty."""
 
     id: Annotated[str, doc("Under which it is asked; a machine heeds each once.", schema=_SHORT)] = ""
-    boot_id: Annotated[str, doc("The boot that is to end.", schema=_SHORT)] = msgspec.field(default="", name="bootID")
+    boot_id: Annotated[str, doc("The boot in which it is asked; a reboot ends it.", schema=_SHORT)] = msgspec.field(
+        default="", name="bootID"
+    )
+    pod: Annotated[str, doc("The driver's pod that a DriverUpgrade deletes.", schema=_SHORT)] = ""
+    pod_uid: Annotated[str, doc("That pod's uid.", schema=_SHORT)] = msgspec.field(default="", name="podUID")
 
 
 class WaitingPod(Block, frozen=True, kw_only=True):
@@ -209,8 +300,8 @@ class NodeOperationStatus(Block, frozen=True, kw_only=True):
     conditions: Annotated[
         tuple[StatusCondition, ...],
         doc(
-            "`Admitted`, `Cordoned`, `EvidenceCollected`, `Forced`, `Drained`, `ActDone`, `Verified`, `Restored`, "
-            "`Complete`.",
+            "`Admitted`, `Cordoned`, `EvidenceCollected`, `PodsCompleted`, `Forced`, `Drained`, `DriverReleased`, "
+            "`ActDone`, `Verified`, `Restored`, `Complete`.",
             schema=CONDITIONS_LIST,
         ),
     ] = ()
@@ -226,6 +317,8 @@ IMMUTABLE: Final = tuple(
         "nodeUID",
         "type",
         "gpus",
+        "driver",
+        "rollout",
         "requestedBy",
         "reason",
         "drain",
@@ -260,10 +353,25 @@ GPUS_OF_TYPE: Final = (
         "self.type != 'Replace' || !has(self.gpus) || size(self.gpus) == 0",
         "a Replace is of the whole node: leave gpus out",
     ),
+    (
+        "self.type != 'DriverUpgrade' || !has(self.gpus) || size(self.gpus) == 0",
+        "a DriverUpgrade is of the whole node: leave gpus out",
+    ),
+    (
+        "!has(self.drain.waitFor) || !has(self.gpus) || size(self.gpus) == 0",
+        "drain.waitFor is for operations on whole nodes: leave gpus or waitFor out",
+    ),
+)
+DRIVER_OF_TYPE: Final = (
+    (
+        "self.type != 'DriverUpgrade' || has(self.driver)",
+        "a DriverUpgrade needs driver, the DaemonSet and its digest: `kgpu node upgrade-driver` knows them",
+    ),
+    ("self.type == 'DriverUpgrade' || !has(self.driver)", "driver is for a DriverUpgrade alone: leave it out"),
 )
 ONE_WAY: Final = tuple(
     (f"!oldSelf.{name} || self.{name}", f"{name} can't be taken back: make a new NodeOperation instead")
-    for name in ("approved", "cancel", "resume")
+    for name in ("approved", "cancel", "resume", "evenIfStopped")
 )
 """A word that was given stays: what follows from it may have begun."""
 

@@ -1,0 +1,61 @@
+"""Which driver a driver's pod installs, and whether that is the one that its DaemonSet's template asks for now.
+
+The digest ``DRIVER_CONFIG_DIGEST`` changes exactly when a driver has to be installed anew, by the rules of the program
+that works it out: an annotation of the pod names kgpu's rules. A pod without it, or of other rules (NVIDIA's operator,
+another kgpu), is compared by its driver's image alone, so that a change of the program leaves each node as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kgpu.base.plain import items, mapping, strings, text
+from kgpu.base.printable import one_line
+from kgpu.formats import names
+
+MAX_DIGEST: Final = 63
+MAX_IMAGE: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverRevision:
+    """What a pod or a DaemonSet's template has. ``rules`` are those of its digest, "" if it names none; ``image`` is
+    that of the driver's container.
+    """
+
+    digest: str = ""
+    rules: str = ""
+    image: str = ""
+
+    def runs(self, digest: str, image: str) -> bool:
+        """Whether this is the driver that kgpu wants, by its digest and its driver's image."""
+        if self.rules == names.THIS_DRIVER_DIGEST_VERSION:
+            return self.digest == digest
+        return bool(image) and self.image == image
+
+
+def revision_of(pod: Mapping[str, Any]) -> DriverRevision:
+    """Read a Pod, or the template of one. What is malformed counts as not there."""
+    spec = mapping(pod.get("spec"))
+    annotations = strings(mapping(pod.get("metadata")).get("annotations"))
+    containers = {
+        text(row.get("name")): row
+        for row in map(mapping, (*items(spec.get("initContainers")), *items(spec.get("containers"))))
+    }
+    driver = containers.get(names.DRIVER_CONTAINER, {})
+    manager = containers.get(names.DRIVER_MANAGER_CONTAINER, {})
+    return DriverRevision(
+        digest=one_line(_digest((driver, manager)), MAX_DIGEST),
+        rules=one_line(annotations.get(names.DRIVER_DIGEST_VERSION, ""), MAX_DIGEST),
+        image=one_line(text(driver.get("image")), MAX_IMAGE),
+    )
+
+
+def _digest(containers: Iterable[Mapping[str, Any]]) -> str:
+    for container in containers:
+        for row in map(mapping, items(container.get("env"))):
+            if row.get("name") == names.ENV_DRIVER_CONFIG_DIGEST and text(row.get("value")):
+                return text(row.get("value"))
+    return ""
