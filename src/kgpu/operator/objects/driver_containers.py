@@ -25,7 +25,7 @@ from kgpu.operator.objects.driver_mounts import Files
 from kgpu.operator.objects.driver_settings import DriverImage, DriverSettings
 
 CONTAINER: Final = names.DRIVER_CONTAINER
-MANAGER: Final = "k8s-driver-manager"
+MANAGER: Final = names.DRIVER_MANAGER_CONTAINER
 PROGRAM: Final = "driver-manager"
 PROBE_MAP: Final = "nvidia-driver-startup-probe"
 PROBE_FILE: Final = "startup-probe.sh"

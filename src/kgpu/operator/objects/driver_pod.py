@@ -17,7 +17,7 @@ from kgpu.operator.objects.driver_mounts import Files
 from kgpu.operator.objects.driver_settings import DriverImage, DriverSettings
 from kgpu.operator.objects.pools import Pool, fnv32a
 
-COMPONENT: Final = "nvidia-driver"
+COMPONENT: Final = names.DRIVER_COMPONENT
 
 PROBE_SCRIPT: Final = f"""\
 #!/bin/sh
