@@ -18,7 +18,7 @@ from tools.suite import cpu, place, report
 from tools.suite.parts import Part
 
 # Parts that wait and run at the same time: together they need little more than one core, and 4 GiB.
-LANES: Final = 4
+LANES: Final = 3
 CORES_AT_MOST: Final = 4
 _NICE: Final = 10
 _POLL_S: Final = 0.2
