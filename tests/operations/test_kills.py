@@ -13,6 +13,7 @@ from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import NODES
 from kgpu.operations.config import OperationBudget, Share
 from tests.budget import count
+from tests.operations.sim_drivers import wanted
 from tests.operations.world import Cluster, Engine
 
 SECONDS = 30.0
@@ -30,6 +31,8 @@ class Story:
     boots: int = 0
     resets: int = 0
     forced: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
+    """One of these digests runs in the end."""
     spec: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -88,6 +91,24 @@ def _holding(cluster: Cluster) -> None:
     cluster.budgets["default", "web-1"] = (429, "Cannot evict pod", (("DisruptionBudget", "needs 3"),))
 
 
+def _old_driver(cluster: Cluster) -> None:
+    _pods(cluster)
+    cluster.driven("n1")
+    cluster.drivers.template = "2"
+
+
+def _bad_driver(cluster: Cluster) -> None:
+    _old_driver(cluster)
+    cluster.drivers.of["n1"].fails = "install"
+
+
+def _changed_again(cluster: Cluster) -> None:
+    """The DaemonSet asks for a third driver by now."""
+    _old_driver(cluster)
+    cluster.drivers.template = "3"
+
+
+_UPGRADE = {"driver": wanted()}
 _GPU = {"gpus": ["GPU-1"]}
 _FORCED = {"drain": {"timeoutSeconds": 5, "onTimeout": "Force"}}
 BUDGET = OperationBudget(max_parallel=100, max_unavailable=Share(percent=100), allow_force=True)
@@ -122,6 +143,19 @@ STORIES = {
     "replaced, repaired": Story(_pods, _repaired, "Complete", "Succeeded", "Replace"),
     "replaced, uncordoned": Story(_pods, lambda cluster: cluster.uncordon("n1"), "Complete", "Cancelled", "Replace"),
     "replaced without evidence": Story(_no_evidence, lambda cluster: cluster.say("m", resume=True), "Complete", "Succeeded", "Replace"),
+    "a driver exchanged": Story(_old_driver, lambda _: None, "Complete", "Succeeded", "DriverUpgrade", drivers=("2",), spec=_UPGRADE),
+    "a driver that fails": Story(_bad_driver, lambda _: None, "Failed", "PermanentFailure", "DriverUpgrade", drivers=("2",), spec=_UPGRADE),
+    "a driver that changes again": Story(
+        _changed_again, lambda _: None, "Complete", "Superseded", "DriverUpgrade", drivers=("3",), spec=_UPGRADE
+    ),
+    "a driver, cancelled": Story(
+        _old_driver, lambda cluster: cluster.say("m", cancel=True), "Complete", "Cancelled", "DriverUpgrade",
+        drivers=("1", "2"), spec=_UPGRADE,
+    ),
+    "a driver, uncordoned": Story(
+        _old_driver, lambda cluster: cluster.uncordon("n1"), "Complete", "Cancelled", "DriverUpgrade",
+        drivers=("1", "2"), spec=_UPGRADE,
+    ),
     "an agent that refuses": Story(_refusing_agent, lambda _: None, "Failed", "PermanentFailure", "GpuReset", spec=_GPU),
 }  # fmt: skip
 
@@ -171,7 +205,9 @@ async def test_nothing_is_left_behind_by_a_kill(name: str) -> None:
             assert not cluster.order("n1"), die_at
             assert not cluster.marked("n1"), die_at
             assert {where for where, _ in cluster.deletions} == set(story.forced), die_at
-            assert cluster.pods_on("n1") <= {"web-0", "web-1", "web-2", "bare"}, die_at
+            assert cluster.pods_on("n1") - set(cluster.driver_pods("n1")) <= {"web-0", "web-1", "web-2", "bare"}, die_at
+            assert not story.drivers or cluster.drivers.digest("n1") in story.drivers, die_at
+            assert len(set(cluster.driver_deletions)) <= 1, die_at
 
 
 class Watched(Cluster):

@@ -44,7 +44,7 @@ from kgpu.operations.config import OperationBudget, RemediationPolicy, Share
 from kgpu.operations.model import REFUSED, UNKNOWN
 from kgpu.operations.node_reboot import Machine
 from kgpu.operations.run import OperationsController
-from tests.operations.sim_drivers import NAMESPACE, RELEASES, SimDriver, SimDrivers
+from tests.operations.sim_drivers import DAEMON_SET, NAMESPACE, RELEASES, SimDriver, SimDrivers
 
 START = 1_700_000_000.0
 OPEN = OperationBudget(max_parallel=100, max_unavailable=Share(percent=100))
@@ -284,8 +284,13 @@ class Cluster(FakeApi):
 
     def driven(self, name: str, digest: str = "1", **given: Any) -> SimDriver:
         """Let a node run a driver of a container."""
+        self.put(DAEMON_SETS, {"metadata": {"namespace": NAMESPACE, "name": DAEMON_SET}})
         self.machines[name].driver = driver = self.drivers.on(name, digest, **given)
         return driver
+
+    def driver_pods(self, name: str) -> list[str]:
+        """The names of a node's driver pods."""
+        return [pod["metadata"]["name"] for pod in self.drivers.pods() if pod["spec"]["nodeName"] == name]
 
     def daemon_set(self, name: str) -> None:
         """Add a DaemonSet."""

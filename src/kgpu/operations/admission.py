@@ -16,6 +16,7 @@ from typing import Final
 
 from kgpu.operations.config import GroupCap, OperationBudget
 from kgpu.operations.model import Operation, TargetNode, moment_of, stamp_of
+from kgpu.operations.rollouts import Rollouts
 from kgpu.operations.windows import opens_at
 from kgpu.operations.world import UNAPPROVED, AdmissionVerdict
 
@@ -39,6 +40,7 @@ class _Room:
     opens_at: float
     """When remediation may begin the next one."""
     left_this_hour: float
+    rollouts: Rollouts
     groups: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
@@ -59,13 +61,15 @@ def admit(
         verdict = _refused(operation, room, now, unreadable or {}) or AdmissionVerdict(admitted=True)
         if verdict.admitted:
             _take(operation.node, operation.name, room)
+            room.rollouts.take(operation)
         verdicts[operation.uid] = verdict
     return verdicts
 
 
-def _rank(operation: Operation) -> tuple[bool, float, str]:
-    """What people ask for comes before what verdicts call for."""
-    return operation.automatic, operation.created, operation.name
+def _rank(operation: Operation) -> tuple[int, float, str]:
+    """What people ask for comes before what verdicts call for, and that before rollouts, as no work is lost yet."""
+    kind = 1 if operation.automatic else 2 if operation.spec.rollout is not None else 0
+    return kind, operation.created, operation.name
 
 
 def _room(
@@ -80,7 +84,7 @@ def _room(
     room = _Room(
         budget=budget, nodes=nodes, slots=budget.max_parallel - at_work - len(unreadable), limit=limit,
         room=limit - len(down), held=begun, down=down, opens_at=opens_at(budget.windows, now),
-        left_this_hour=_left_this_hour(operations, budget, now),
+        left_this_hour=_left_this_hour(operations, budget, now), rollouts=Rollouts(operations, len(counted)),
     )  # fmt: skip
     for name in down:
         room.groups.update(_groups(name, room))
@@ -138,6 +142,9 @@ def _refused(operation: Operation, room: _Room, now: float, unreadable: Mapping[
         return _no("NodeBlocked", why, exact=True)
     if name in room.held:
         return _no("NodeBusy", f"it waits for {room.held[name]}, which is at work on the same node", exact=True)
+    down = room.down | ({name} if is_down(room.nodes[name]) else set())
+    if (held_back := room.rollouts.refused(operation, down)) is not None:
+        return held_back
     if room.budget.max_parallel == 0:
         return _no("Paused", "operations are paused: maxParallel is 0")
     if room.slots <= 0:

@@ -32,6 +32,7 @@ from kgpu.operations.model import (
     read_operation,
     read_pod,
 )
+from kgpu.operations.rollouts import STOPPED
 
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 SELF_REVIEWS: Final = Resource(
@@ -197,11 +198,17 @@ async def say(api: KubeApi, name: str, word: Word) -> Operation | UnreadableOper
             "make a new one: kgpu node --help",
         )
     try:
-        return read_operation(await api.patch(NODE_OPERATIONS, name, {"spec": {str(word): True}}))
+        return read_operation(await api.patch(NODE_OPERATIONS, name, {"spec": _told(known, word)}))
     except KubeRefusedError as refused:
         if not _is_for_approval(refused):
             raise
         raise KubeError(f"you may not approve {name}", _APPROVE, _ROLE) from refused
+
+
+def _told(known: Operation | UnreadableOperation, word: Word) -> Object:
+    """The fields of a person's word. To approve one whose rollout has stopped lets it begin all the same."""
+    stopped = isinstance(known, Operation) and known.status.reason == STOPPED
+    return {str(word): True, **({"evenIfStopped": True} if word is Word.APPROVE and stopped else {})}
 
 
 def _is_for_approval(refused: KubeRefusedError) -> bool:
