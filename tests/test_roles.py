@@ -61,7 +61,7 @@ OTHERWISE: Final = {
         "top/sorts.py": "a GPU's health",
     },
     "probe": {
-        "hw/simulator/container_driver.py": "a phase of a driver's container",
+        "hw/simulator/container_settings.py": "a phase of a driver's container",
         "hw/simulator/driver_image.py": "a phase of a driver's container",
         "lab/nodes/host.py": "a container's probe",
         "lab/nodes/runtime.py": "a container's probe",

@@ -9,9 +9,10 @@ import pytest
 
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.drivermanager.config import of_environment
-from kgpu.drivermanager.machine import KernelMachine, machine_root, this_machine, write_last_words
+from kgpu.drivermanager.machine import KernelMachine
 from kgpu.drivermanager.preflight import report
 from kgpu.drivermanager.simulated import SimulatedMachine
+from kgpu.drivermanager.this_machine import machine_root, this_machine, write_last_words
 from kgpu.formats.names import ENV_HOST_ROOT, ENV_LAB_CONTAINER, ENV_TERMINATION_LOG
 from kgpu.host.kernel_modules import ModuleInUseError
 from kgpu.hw.simulator import modules, processes

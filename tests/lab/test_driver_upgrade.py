@@ -18,7 +18,7 @@ from kgpu.formats.names import (
     PRE_INSTALLED,
     ROLES_ANNOTATION,
 )
-from kgpu.hw.simulator import container_driver, modules
+from kgpu.hw.simulator import container_driver, container_settings, modules
 from kgpu.hw.simulator.driver_image import WORDS
 from kgpu.lab.common import FIRST_NODE
 from kgpu.lab.embedded.lab import EmbeddedLab
@@ -65,7 +65,7 @@ def lab(kubectl: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embe
     made = EmbeddedLab("driver", folder, QuietProgress(), first=first, operator=True)
     try:
         made.up()
-        container_driver.change(root(made), takes=0.2)
+        container_settings.change(root(made), takes=0.2)
         yield made
     finally:
         made.down()
@@ -179,12 +179,12 @@ def test_the_same_driver_again_costs_no_pod_its_gpu(lab: EmbeddedLab) -> None:
 def test_a_driver_that_fails_is_told_in_the_words_of_its_container(lab: EmbeddedLab, phase: str) -> None:
     # The digest of what is loaded would spare the container its work.
     (root(lab) / "run/nvidia/nvidia-driver.state").write_text("another\n")
-    container_driver.change(root(lab), fail=phase)
+    container_settings.change(root(lab), fail=phase)
     replace_pod(lab)
     try:
         until(lab, lambda: _fails_so(lab, phase), f"the driver's pod fails in phase {phase}")
     finally:
-        container_driver.change(root(lab), fail="")
+        container_settings.change(root(lab), fail="")
         replace_pod(lab)
     until(lab, lambda: is_up(lab, NEW), f"driver {NEW} is up again")
     assert not node(lab)["spec"].get("unschedulable")

@@ -50,7 +50,7 @@ def uninstall_driver() -> None:
     nvidia.com/gpu.deploy.driver=pre-installed, and the command fails.
     """
     from kgpu.drivermanager.config import of_environment
-    from kgpu.drivermanager.machine import write_last_words
+    from kgpu.drivermanager.this_machine import write_last_words
 
     try:
         run_async(_uninstall(of_environment(os.environ)))
@@ -61,8 +61,8 @@ def uninstall_driver() -> None:
 
 async def _uninstall(settings: ManagerSettings) -> None:
     from kgpu.base.clock import SystemClock
-    from kgpu.drivermanager.machine import this_machine
     from kgpu.drivermanager.run import DriverManager
+    from kgpu.drivermanager.this_machine import this_machine
     from kgpu.kube.client import connect
 
     machine, api = this_machine(os.environ), connect(os.environ.get("KUBECONFIG", ""))
@@ -81,8 +81,8 @@ async def _uninstall(settings: ManagerSettings) -> None:
 @driver_manager.command("preflight_check", examples="driver-manager preflight_check")
 def preflight_check() -> None:
     """Say what a driver's installation would meet on this machine; nothing is changed."""
-    from kgpu.drivermanager.machine import machine_root, this_machine
     from kgpu.drivermanager.preflight import report
+    from kgpu.drivermanager.this_machine import machine_root, this_machine
 
     for line in report(this_machine(os.environ).state(), machine_root(os.environ)):
         click.echo(line)

@@ -225,7 +225,7 @@ class _FailCommand(ExampleCommand):
     """Adds the phases to the help, made from their table."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from kgpu.hw.simulator.container_driver import PHASES
+        from kgpu.hw.simulator.container_settings import PHASES
 
         with formatter.section("Phases"):
             formatter.write_dl([*PHASES.items(), ("none", "it works again")])
@@ -240,9 +240,9 @@ def fail_command(phase: str, root: Path) -> None:
 
     For a node whose driver comes in a container (`kgpu lab node add PROFILE --driver container`).
     """
-    from kgpu.hw.simulator import container_driver
+    from kgpu.hw.simulator import container_settings
 
-    container_driver.change(root, fail="" if phase == "none" else phase)
+    container_settings.change(root, fail="" if phase == "none" else phase)
 
 
 @driver_group.command("takes", examples="kgpu lab hw driver takes 30 --root /tmp/node1")
@@ -250,9 +250,9 @@ def fail_command(phase: str, root: Path) -> None:
 @ROOT
 def takes_command(seconds: float, root: Path) -> None:
     """How many SECONDS a driver's container takes for an installation."""
-    from kgpu.hw.simulator import container_driver
+    from kgpu.hw.simulator import container_settings
 
-    container_driver.change(root, takes=seconds)
+    container_settings.change(root, takes=seconds)
 
 
 INJECT_EXAMPLES = """

@@ -12,8 +12,17 @@ import pytest
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.formats.simulated import state_file
 from kgpu.hw import roots
-from kgpu.hw.simulator import build, container_driver, create, driver_image, modules, operate, processes
-from kgpu.hw.simulator.container_driver import PHASES, ContainerDriver
+from kgpu.hw.simulator import (
+    build,
+    container_driver,
+    container_settings,
+    create,
+    driver_image,
+    modules,
+    operate,
+    processes,
+)
+from kgpu.hw.simulator.container_settings import PHASES, ContainerDriver
 from kgpu.hw.simulator.driver_image import WORDS, Installation, PhaseFailedError
 from kgpu.hw.simulator.reboot import reboot
 
@@ -25,7 +34,7 @@ OLD, NEW = "550.54.15", "570.133.20"
 def machine(sim_root: Roots) -> Path:
     root = sim_root("l4", gpus=2)
     container_driver.remove_from_host(root)
-    container_driver.change(root, takes=0)
+    container_settings.change(root, takes=0)
     return root
 
 
@@ -83,33 +92,33 @@ def test_the_wanted_driver_is_not_loaded_again(machine: Path) -> None:
 
 @pytest.mark.parametrize("phase", ["headers", "build", "sign", "load"])
 def test_a_phase_that_fails_leaves_no_driver(machine: Path, phase: str) -> None:
-    container_driver.change(machine, fail=phase)
+    container_settings.change(machine, fail=phase)
     with pytest.raises(PhaseFailedError, match=WORDS[phase].replace("(", r"\(")):
         installation(machine).run()
     assert not modules.loaded(machine)
-    container_driver.change(machine, fail="")
+    container_settings.change(machine, fail="")
     installation(machine).run()
     assert modules.loaded(machine)
 
 
 def test_a_daemon_that_is_not_ready_is_told_to_the_probe(machine: Path) -> None:
     daemons = machine / "run/nvidia" / driver_image.DAEMONS
-    container_driver.change(machine, fail="probe")
+    container_settings.change(machine, fail="probe")
     installation(machine).run()
     assert daemons.read_text() != "Ready\n"
-    container_driver.change(machine, fail="")
+    container_settings.change(machine, fail="")
     installation(machine).run()
     assert daemons.read_text() == "Ready\n"
 
 
 def test_modules_that_are_to_be_kept_are_kept_but_not_over_a_reboot(machine: Path) -> None:
     installation(machine).run()
-    container_driver.change(machine, fail="manager")
+    container_settings.change(machine, fail="manager")
     with pytest.raises(HwError, match="the module nvidia is in use"):
         modules.unload(machine)
     reboot(machine)
     assert not modules.loaded(machine)
-    assert container_driver.settings(machine) == ContainerDriver(takes=0, fail="manager")
+    assert container_settings.settings(machine) == ContainerDriver(takes=0, fail="manager")
 
 
 def test_after_a_reboot_nothing_of_the_driver_is_loaded(machine: Path) -> None:
@@ -130,18 +139,18 @@ def test_nouveau_keeps_the_driver_from_the_gpus(machine: Path) -> None:
 
 def test_settings_that_are_wrong_are_refused(machine: Path, sim_root: Roots) -> None:
     with pytest.raises(ConfigError, match='did you mean "build"'):
-        container_driver.change(machine, fail="biuld")
+        container_settings.change(machine, fail="biuld")
     for seconds in (-1.0, float("nan"), 1e9):
         with pytest.raises(ConfigError):
-            container_driver.change(machine, takes=seconds)
+            container_settings.change(machine, takes=seconds)
     with pytest.raises(ConfigError, match="driver on the host"):
-        container_driver.change(sim_root("l4", gpus=1), fail="build")
+        container_settings.change(sim_root("l4", gpus=1), fail="build")
     for text in ("{", "[]", '{"fail": 1}', '{"other": 1}'):
-        (machine / container_driver.SETTINGS).write_text(text)
+        (machine / container_settings.SETTINGS).write_text(text)
         with pytest.raises(HwError, match="kgpu lab hw driver fail none"):
-            container_driver.settings(machine)
-        container_driver.change(machine, fail="")
-        assert container_driver.settings(machine) == ContainerDriver()
+            container_settings.settings(machine)
+        container_settings.change(machine, fail="")
+        assert container_settings.settings(machine) == ContainerDriver()
 
 
 def test_every_phase_has_words_or_is_the_nodes() -> None:

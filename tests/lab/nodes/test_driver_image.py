@@ -8,7 +8,7 @@ import pytest
 
 from kgpu.base.errors import LabError
 from kgpu.formats.names import ENV_SIMULATED_MACHINE
-from kgpu.hw.simulator import container_driver
+from kgpu.hw.simulator import container_settings
 from kgpu.lab import samples
 from kgpu.lab.nodes import driver_image, machine
 from kgpu.lab.nodes.oci import OciConfig
@@ -39,9 +39,9 @@ def test_an_image_is_there_for_every_branch_that_is_known(tmp_path: Path) -> Non
     assert driver_image.missing(known, tmp_path) == ""
     assert f"{unknown}: not found" in driver_image.missing(unknown, tmp_path)
     assert driver_image.missing("busybox", tmp_path) == ""
-    (tmp_path / container_driver.SETTINGS).write_text('{"fail": "pull"}')
+    (tmp_path / container_settings.SETTINGS).write_text('{"fail": "pull"}')
     assert "not found" in driver_image.missing(known, tmp_path)
-    (tmp_path / container_driver.SETTINGS).write_text('{"fail": "build"}')
+    (tmp_path / container_settings.SETTINGS).write_text('{"fail": "build"}')
     assert driver_image.missing(known, tmp_path) == ""
 
 

@@ -19,7 +19,7 @@ from kgpu.formats.names import (
     LABEL_DEPLOY_PREFIX,
     NFD_PCI_NVIDIA,
 )
-from kgpu.hw.simulator import container_driver
+from kgpu.hw.simulator import container_settings
 from kgpu.lab import operator
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import bootstrap, kgpu_image
@@ -61,7 +61,7 @@ def node(real_machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         lab.up()
         bootstrap.import_archive(lab, kgpu_image.ensure_image(PlainProgress()))
         bootstrap.show_machine(lab)
-        container_driver.change(lab.hw_root, takes=0.5)
+        container_settings.change(lab.hw_root, takes=0.5)
         operator.install(lab.kubeconfig, driver=True)
         # The real machine's bus has no GPU: as node feature discovery would say of the simulated one.
         lab.kubectl("label", "node", NODE_NAME, f"{NFD_PCI_NVIDIA[0]}=true")
@@ -137,7 +137,7 @@ def test_another_driver_takes_its_place_and_the_node_is_given_back(node: RealLab
 
 
 def test_a_driver_that_is_kept_in_use_is_told_by_the_managers_last_words(node: RealLab) -> None:
-    container_driver.change(node.hw_root, fail="manager")
+    container_settings.change(node.hw_root, fail="manager")
     want(node, OLD)
     until(lambda: f":{OLD}-" in image(node), f"driver {OLD} to be wanted")
     replace_pod(node)
@@ -148,5 +148,5 @@ def test_a_driver_that_is_kept_in_use_is_told_by_the_managers_last_words(node: R
         return next((str(end["message"]) for end in ended if end.get("message")), "")
 
     until(lambda: "the driver is in use and can't be unloaded" in last_words(), "the manager to say what is wrong")
-    container_driver.change(node.hw_root, fail="")
+    container_settings.change(node.hw_root, fail="")
     until(lambda: is_up(node, OLD), f"driver {OLD} to be up")

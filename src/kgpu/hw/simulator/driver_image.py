@@ -18,8 +18,8 @@ from typing import Final
 
 from kgpu.base.errors import UserError
 from kgpu.formats import names
-from kgpu.hw.simulator import container_driver, modules
-from kgpu.hw.simulator.container_driver import ContainerDriver
+from kgpu.hw.simulator import container_driver, container_settings, modules
+from kgpu.hw.simulator.container_settings import ContainerDriver
 
 FILES: Final = "/usr/share/kgpu/driver"
 """Where the image has the driver as it is built."""
@@ -51,7 +51,7 @@ class Installation:
 
     def run(self) -> ContainerDriver:
         """Install, load and show the driver. Returns the machine's settings. Raises PhaseFailedError, UserError."""
-        wanted = container_driver.settings(self.machine) or ContainerDriver()
+        wanted = container_settings.settings(self.machine) or ContainerDriver()
         if self._is_loaded():
             _say("the wanted driver is loaded already")
         else:

@@ -13,7 +13,7 @@ from typing import Final
 
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.formats.support import cuda_of
-from kgpu.hw.simulator import kernel_log, operate, settings
+from kgpu.hw.simulator import container_settings, kernel_log, operate, settings
 from kgpu.hw.simulator.operate import NVML_ERRORS, opened
 from kgpu.hw.simulator.state import DriverState
 from kgpu.hw.simulator.tree import ASIDE
@@ -122,10 +122,8 @@ def _settings(version: str) -> dict[str, object]:
 
 
 def _check_fault(root: Path) -> None:
-    """Raise HwError where the machine is to keep its modules (``container_driver``)."""
-    from kgpu.hw.simulator import container_driver
-
-    wanted = container_driver.settings(root)
+    """Raise HwError where the machine is to keep its modules (``container_settings``)."""
+    wanted = container_settings.settings(root)
     if wanted is not None and wanted.fail == "manager" and loaded(root):
         raise HwError(
             "the module nvidia is in use", "no program that uses a GPU", "end that fault: kgpu lab hw driver fail none"

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from kgpu.hw.simulator import container_driver, faults, fill, kernel_log, modules
+from kgpu.hw.simulator import container_driver, container_settings, faults, fill, kernel_log, modules
 from kgpu.hw.simulator.operate import opened
 from kgpu.hw.simulator.settings import now_ns
 from kgpu.hw.simulator.state import fold_load, load_target
@@ -44,7 +44,7 @@ def reboot(root: Path) -> None:
                 power_cycle(state.gpu(index))
             state.wake()
     kernel_log.begin(root)
-    if container_driver.settings(root) is None:
+    if container_settings.settings(root) is None:
         modules.put_back(root)
     else:
         container_driver.remove_from_host(root)

@@ -15,7 +15,7 @@ from typing import Final
 from kgpu.formats import names
 from kgpu.formats.cdi import CdiMount
 from kgpu.formats.support import CUDA_BY_BRANCH
-from kgpu.hw.simulator import container_driver
+from kgpu.hw.simulator import container_settings
 from kgpu.lab import samples
 from kgpu.lab.nodes.oci import OciConfig
 
@@ -40,7 +40,7 @@ def missing(image: str, machine: Path) -> str:
     """The container engine's words for a driver image that can't be pulled, "" for all others."""
     if not is_one(image):
         return ""
-    wanted = container_driver.settings(machine)
+    wanted = container_settings.settings(machine)
     known = int(version_of(image).partition(".")[0]) in _BRANCHES
     if known and (wanted is None or wanted.fail != "pull"):
         return ""
