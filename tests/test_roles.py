@@ -80,7 +80,7 @@ OTHERWISE: Final = {
             "formats/", "kube/", "lab/", "monitoring/", "operations/", "operator/applying.py",
             "operator/cleanup.py", "operator/cluster_reading.py", "operator/labelling.py", "operator/node_selectors.py",
             "operator/nodes.py", "operator/objects/", "operator/other_programs.py", "operator/projections.py",
-            "operator/rendering/render.py", "operator/watching.py", "top/find.py",
+            "operator/rendering/render.py", "operator/survey.py", "operator/watching.py", "top/find.py",
         ),
         "the labels in an object's metadata",
     ) | {"cli/labels.py": "the command's name", "cli/main.py": "the command's name"},
