@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from kgpu.formats.names import (
     DRIVER_MANAGER_ANNOTATION,
-    GPU_OPERATOR_NAMESPACE,
     GPU_RESOURCE,
     LABEL_DEPLOY_PREFIX,
     PRE_INSTALLED,
@@ -22,98 +18,35 @@ from kgpu.hw.simulator import container_driver, container_settings, modules
 from kgpu.hw.simulator.driver_image import WORDS
 from kgpu.lab.common import FIRST_NODE
 from kgpu.lab.embedded.lab import EmbeddedLab
-from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.nodes import manage
-from kgpu.lab.nodes.runtime import NAMESPACES, detect_mode
 from kgpu.lab.port import kubectl as run_kubectl
-from kgpu.lab.progress import QuietProgress
+from tests.lab.driver_container import (
+    DRIVER,
+    DRIVER_PODS,
+    MANAGER,
+    NEW,
+    OLD,
+    TRAIN,
+    Object,
+    driver_lab,
+    driver_pod,
+    get,
+    is_up,
+    log_of,
+    node,
+    root,
+    status,
+    until,
+)  # fmt: skip
 
 pytestmark = pytest.mark.timeout(600)
-WAIT_S = 180.0
-OLD, NEW = "550.54.15", "570.133.20"
-DRIVER, MANAGER = "nvidia-driver-ctr", "k8s-driver-manager"
-DRIVER_PODS = ("pods", "--namespace", GPU_OPERATOR_NAMESPACE, "--selector", "app.kubernetes.io/component=nvidia-driver")
 ON_HOST = "l4-1"
-Object = dict[str, Any]
-TRAIN = {
-    "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "train", "namespace": "default"},
-    "spec": {
-        "selector": {"matchLabels": {"app": "train"}},
-        "template": {
-            "metadata": {"labels": {"app": "train"}},
-            "spec": {
-                "terminationGracePeriodSeconds": 1, "nodeSelector": {"kubernetes.io/hostname": FIRST_NODE},
-                "containers": [{
-                    "name": "main", "image": "nvidia/cuda:12.4.0-base-ubuntu22.04",
-                    "command": ["sh", "-c", "nvidia-smi --query-gpu=driver_version --format=csv,noheader; sleep 10000"],
-                    "resources": {"limits": {GPU_RESOURCE: 1}},
-                }],
-            },
-        },
-    },
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def lab(kubectl: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedLab]:
-    """A lab whose operator installs the driver of its first node."""
     del kubectl
-    if detect_mode(tmp_path_factory.mktemp("probe")) != NAMESPACES:
-        pytest.skip("containers have no file systems of their own here")
-    first = FirstNode(profile="l4", gpus=2, driver="container")
-    folder = tmp_path_factory.mktemp("driver") / "lab"
-    made = EmbeddedLab("driver", folder, QuietProgress(), first=first, operator=True)
-    try:
-        made.up()
-        container_settings.change(root(made), takes=0.2)
-        yield made
-    finally:
-        made.down()
-
-
-def root(lab: EmbeddedLab) -> Path:
-    return lab.nodes / FIRST_NODE / "hw"
-
-
-def get(lab: EmbeddedLab, *words: str) -> Object:
-    found: Object = json.loads(run_kubectl(lab, "get", *words, "-o", "json"))
-    return found
-
-
-def until(lab: EmbeddedLab, condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            shown = run_kubectl(lab, "get", "pods", "--all-namespaces", "--output", "wide")
-            logs = lab.kubectl_run("logs", *DRIVER_PODS[1:], "--all-containers", "--prefix").stdout
-            pytest.fail(f"not within {WAIT_S:g} s: {what}\n{shown}\n{logs}")
-        time.sleep(0.2)
-
-
-def node(lab: EmbeddedLab, name: str = FIRST_NODE) -> Object:
-    return get(lab, "node", name)
-
-
-def driver_pod(lab: EmbeddedLab, name: str = FIRST_NODE) -> Object:
-    """The node's driver pod that is not being deleted; {} for none."""
-    pods = [pod for pod in get(lab, *DRIVER_PODS)["items"] if pod["spec"].get("nodeName") == name]
-    return next((pod for pod in pods if "deletionTimestamp" not in pod["metadata"]), {})
-
-
-def status(pod: Object, container: str) -> Object:
-    rows = [row for key in ("initContainerStatuses", "containerStatuses") for row in pod.get("status", {}).get(key, ())]
-    return next((row for row in rows if row["name"] == container), {})
-
-
-def is_up(lab: EmbeddedLab, version: str) -> bool:
-    """Whether the node's driver pod is ready with that version, the agent knows it, and all GPUs are offered."""
-    now = node(lab)
-    report = json.loads(now["metadata"]["annotations"].get(ROLES_ANNOTATION) or "{}")
-    return (
-        bool(status(driver_pod(lab), DRIVER).get("ready"))
-        and (report.get("driver"), report.get("driverSource")) == (version, "container")
-        and now["status"]["allocatable"].get(GPU_RESOURCE) == "2"
-    )
+    yield from driver_lab(tmp_path_factory.mktemp("driver"))
 
 
 def want(lab: EmbeddedLab, version: str) -> None:
@@ -135,12 +68,6 @@ def replace_pod(lab: EmbeddedLab) -> None:
     run_kubectl(lab, "delete", "pod", pod["metadata"]["name"], *DRIVER_PODS[1:3], "--wait=false")
     uid = pod["metadata"]["uid"]
     until(lab, lambda: driver_pod(lab).get("metadata", {}).get("uid", uid) != uid, "another driver pod")
-
-
-def log_of(lab: EmbeddedLab) -> str:
-    pod = get(lab, "pods", "--selector", "app=train")["items"]
-    names = [one["metadata"]["name"] for one in pod if "deletionTimestamp" not in one["metadata"]]
-    return "".join(lab.kubectl_run("logs", name).stdout for name in names)
 
 
 def test_a_driver_is_installed_where_the_host_has_none(lab: EmbeddedLab) -> None:

@@ -1,0 +1,111 @@
+"""Drivers are upgraded by the operator and the engine of node operations, in the embedded lab: from the wish to Ready."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from kgpu.formats.names import DRIVER_UPGRADE_STATE_LABEL
+from kgpu.hw.simulator import container_settings
+from kgpu.lab.common import FIRST_NODE
+from kgpu.lab.embedded.lab import EmbeddedLab
+from kgpu.lab.port import kubectl as run_kubectl
+from tests.lab.driver_container import (
+    NEW,
+    OLD,
+    TRAIN,
+    Object,
+    driver_lab,
+    driver_pod,
+    get,
+    is_up,
+    log_of,
+    node,
+    root,
+    until,
+)  # fmt: skip
+
+pytestmark = pytest.mark.timeout(600)
+OTHER = "575.57.08"
+
+
+@pytest.fixture(scope="module")
+def lab(kubectl: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedLab]:
+    del kubectl
+    yield from driver_lab(tmp_path_factory.mktemp("rollout"))
+
+
+def want(lab: EmbeddedLab, version: str, *, auto: bool = True) -> None:
+    change = {"spec": {"driver": {"version": version, "upgradePolicy": {"autoUpgrade": auto}}}}
+    run_kubectl(lab, "patch", "clusterpolicy", "cluster-policy", "--type", "merge", "--patch", json.dumps(change))
+
+
+def operations(lab: EmbeddedLab, version: str) -> list[Object]:
+    found = get(lab, "nodeoperations")["items"]
+    return [one for one in found if one["spec"].get("driver", {}).get("version") == version]
+
+
+def outcome(lab: EmbeddedLab, version: str) -> tuple[str, str]:
+    """The result and the reason of the only operation for a driver, ("", "") before there is one."""
+    found = operations(lab, version)
+    assert len(found) <= 1, found
+    status = found[0].get("status", {}) if found else {}
+    return status.get("result", ""), status.get("reason", "")
+
+
+def policy(lab: EmbeddedLab) -> Object:
+    found: Object = get(lab, "clusterpolicy", "cluster-policy")["status"]
+    return found
+
+
+def is_ready(lab: EmbeddedLab) -> bool:
+    return bool(policy(lab)["state"] == "ready")
+
+
+def test_a_changed_version_reaches_the_node_by_an_operation(lab: EmbeddedLab) -> None:
+    want(lab, OLD)
+    until(lab, lambda: is_up(lab, OLD) and is_ready(lab), f"driver {OLD} is up")
+    run_kubectl(lab, "apply", "--filename", "-", stdin=json.dumps(TRAIN))
+    until(lab, lambda: log_of(lab).strip() == OLD, f"a pod on driver {OLD}")
+    want(lab, NEW)
+    until(lab, lambda: bool(operations(lab, NEW)), "an operation for the node")
+    until(lab, lambda: outcome(lab, NEW) == ("Succeeded", "DriverUpgraded"), "it has succeeded")
+    assert is_up(lab, NEW)
+    until(lab, lambda: log_of(lab).strip() == NEW, f"a pod on driver {NEW}")
+    until(lab, lambda: is_ready(lab), "the policy is ready")
+    now = node(lab)
+    assert not now["spec"].get("unschedulable")
+    assert now["metadata"]["labels"][DRIVER_UPGRADE_STATE_LABEL] == "upgrade-done"
+
+
+def test_a_driver_that_can_not_be_built_is_told_and_the_node_goes_back(lab: EmbeddedLab) -> None:
+    container_settings.change(root(lab), fail="build")
+    want(lab, OTHER)
+    until(lab, lambda: outcome(lab, OTHER) == ("PermanentFailure", "DriverFailed"), "it has failed")
+    until(lab, lambda: not node(lab)["spec"].get("unschedulable"), "the node is given back")
+    [failed] = operations(lab, OTHER)
+    assert OTHER in failed["status"]["message"]
+    assert not is_ready(lab)
+    told = json.dumps(policy(lab)["conditions"])
+    assert FIRST_NODE in told
+    assert OTHER in told
+    assert node(lab)["metadata"]["labels"][DRIVER_UPGRADE_STATE_LABEL] == "upgrade-failed"
+    container_settings.change(root(lab), fail="")
+    until(lab, lambda: is_up(lab, OTHER), "the pod tries on, and the driver is there")
+    until(lab, lambda: is_ready(lab), "the policy is ready")
+
+
+def test_without_auto_upgrade_it_waits_for_a_person(lab: EmbeddedLab) -> None:
+    before = driver_pod(lab)["metadata"]["uid"]
+    want(lab, NEW, auto=False)
+    until(lab, lambda: any(not one["spec"].get("approved", True) for one in operations(lab, NEW)), "one that waits")
+    until(lab, lambda: not is_ready(lab), "the policy is not ready")
+    assert driver_pod(lab)["metadata"]["uid"] == before
+    [waiting] = [one for one in operations(lab, NEW) if not one["spec"].get("approved", True)]
+    name = waiting["metadata"]["name"]
+    run_kubectl(lab, "patch", "nodeoperation", name, "--type", "merge", "--patch", '{"spec": {"approved": true}}')
+    until(lab, lambda: get(lab, "nodeoperation", name)["status"].get("result") == "Succeeded", "it has succeeded")
+    assert is_up(lab, NEW)
+    until(lab, lambda: is_ready(lab), "the policy is ready")
