@@ -65,7 +65,7 @@ class FakeObject:
 
     def shown(self) -> Object:
         """The object as a client gets it, with its managedFields."""
-        obj = _copied(self.obj)
+        obj: Object = _copied(self.obj)
         if self.managers:
             obj["metadata"]["managedFields"] = [
                 {**_managed_entry(*key, paths), **({"time": self.times[key]} if key in self.times else {})}
