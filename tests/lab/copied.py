@@ -7,11 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from tests import polling
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 WAIT_S: Final = 90.0
@@ -26,7 +27,7 @@ class Copy:
     @classmethod
     def make(cls, root: Path, files: Mapping[str, str]) -> Copy:
         """``files`` are below ``src/kgpu``."""
-        shutil.copytree(ROOT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "src", root / "src")  # with what is compiled: it would take seconds to do it again
         (root / "native").symlink_to(ROOT / "native")
         for name, text in files.items():
             path = root / "src/kgpu" / name
@@ -65,7 +66,12 @@ class Cluster:
 
 def until(look: Callable[[], Any], wanted: Any) -> None:
     """Look again and again until it is as wanted."""
-    end = time.monotonic() + WAIT_S
-    while (found := look()) != wanted and time.monotonic() < end:
-        time.sleep(0.3)
+    found = None
+
+    def as_wanted() -> bool:
+        nonlocal found
+        found = look()
+        return bool(found == wanted)
+
+    polling.holds(as_wanted, seconds=WAIT_S)
     assert found == wanted

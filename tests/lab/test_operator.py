@@ -38,6 +38,7 @@ from kgpu.lab.port import kubectl as run_kubectl
 from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build
 from kgpu.lab.real.configs import PAUSE_IMAGE
+from tests import polling
 from tests.lab.played import Played, wrong
 
 pytestmark = pytest.mark.timeout(300)
@@ -80,12 +81,9 @@ def get(lab: EmbeddedLab, *words: str) -> Object:
 
 
 def until(lab: EmbeddedLab, condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            shown = "\n".join(lab.kubectl_run(*words).stdout for words in EVIDENCE)
-            pytest.fail(f"not within {WAIT_S:g} s: {what}; {offered(lab)}\n{shown}")
-        time.sleep(0.2)
+    if not polling.holds(condition, seconds=WAIT_S):
+        shown = "\n".join(lab.kubectl_run(*words).stdout for words in EVIDENCE)
+        pytest.fail(f"not within {WAIT_S:g} s: {what}; {offered(lab)}\n{shown}")
 
 
 def offered(lab: EmbeddedLab) -> dict[str, str]:

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import dataclasses
 import http.server
+import io
 import json
 import os
 import re
@@ -19,7 +20,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,11 +27,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from kgpu.cli.main import main
 from kgpu.formats import yaml
 from kgpu.kubelet.model import DeviceState
 from kgpu.lab.nodes.podresources import PodResourcesServer
 from kgpu.monitoring.rules import adjusted
 from kgpu.operator.model import Monitoring, ObservedCluster
+from tests import polling
 from tests.operator.objects.scenes import MONITORING, SETTINGS, Case, policy
 
 Object = dict[str, Any]
@@ -76,10 +78,7 @@ def shortened(groups: list[Object]) -> list[Object]:
 
 def until(what: str, true: Callable[[], object], *, seconds: float = DEADLINE_S) -> None:
     """Wait for a condition."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"not within {seconds:g} s: {what}"
-        time.sleep(0.25)
+    assert polling.holds(true, seconds=seconds, pause=0.25), f"not within {seconds:g} s: {what}"
 
 
 _KEPT: Final[list[socket.socket]] = []
@@ -99,10 +98,12 @@ def free_port() -> int:
 
 
 def kgpu(*words: str) -> str:
-    """What ``kgpu WORDS`` prints; fails when it does."""
-    done = subprocess.run([sys.executable, "-m", "kgpu", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """What ``kgpu WORDS`` prints; fails when it does. It is run within this process: to start one takes longer."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = main(["kgpu", *words])
+    assert code == 0, f"{words}: {code}\n{out.getvalue()}"
+    return out.getvalue()
 
 
 class Kubelet:

@@ -25,6 +25,7 @@ from kgpu.kube.port import KubeRefusedError, Object, Patch, Resource
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.nodes import manage
 from kgpu.lab.nodes.folder import has_operator
+from tests import polling
 from tests.doctor.lab.urgency import sureness
 from tests.doctor.pasting import problems
 
@@ -110,10 +111,8 @@ class Step(Protocol):
 
 
 def until(condition: Callable[[], bool], what: Callable[[], str] | str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {what if isinstance(what, str) else what()}"
-        time.sleep(POLL_S)
+    if not polling.holds(condition, seconds=WAIT_S, pause=POLL_S):
+        raise AssertionError(f"not within {WAIT_S:g} s: {what if isinstance(what, str) else what()}")
 
 
 @dataclass(frozen=True, slots=True)
