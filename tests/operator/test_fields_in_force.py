@@ -25,7 +25,7 @@ from kgpu.formats.crd.fields import SchemaField
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.kube import kinds
 from kgpu.operator import conditions, projections
-from kgpu.operator.model import ClusterNode, ClusterPlan, DriverPod, ObservedCluster
+from kgpu.operator.model import ClusterNode, ClusterPlan, NodeDriverPod, ObservedCluster
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
 from kgpu.operator.rendering import ignored
@@ -153,7 +153,9 @@ def upgraded(spec: Spec, struct: type[msgspec.Struct]) -> tuple[Any, ...] | None
         return None
     there = settle(dataclasses.replace(observed, kinds=frozenset({*KINDS, "nodeoperations.kgpu.dev"})))
     old = tuple(
-        DriverPod(name=name, node="n1", daemon_set=name, image="old") for name in there.daemon_sets if "driver" in name
+        NodeDriverPod(name=name, node="n1", daemon_set=name, image="old")
+        for name in there.daemon_sets
+        if "driver" in name
     )
     found = plan(dataclasses.replace(there, driver_pods=old), SETTINGS)
     return found.upgrades.create, said(found)

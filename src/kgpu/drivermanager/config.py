@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
+from kgpu.formats import names
 from kgpu.formats.duration import parse_duration
 from kgpu.formats.go_flags import read_bool
 from kgpu.formats.settings import Setting, resolve
@@ -50,7 +51,7 @@ SETTINGS: Final = (
     _switch("reinstall", "FORCE_REINSTALL", False, "Unload the driver even if it is the wanted one."),
     Setting(attr="unload_timeout", envs=("KGPU_UNLOAD_TIMEOUT_SECONDS",), default="60s", read=read_seconds,
             reads_default=True, help="How long the driver may stay in use before that is a failure, as a Go duration."),
-    Setting(attr="digest", envs=("DRIVER_CONFIG_DIGEST",), help="What identifies the wanted driver."),
+    Setting(attr="digest", envs=(names.ENV_DRIVER_CONFIG_DIGEST,), help="What identifies the wanted driver."),
 )  # fmt: skip
 
 

@@ -175,7 +175,7 @@ class PodTrouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriverPod:
+class NodeDriverPod:
     """A driver's pod: the DaemonSet that has made it, "" for one without, and what it was made for.
 
     ``digest`` and ``image`` are those of its container, ``digest_version`` says how the digest was made. ``made`` is
@@ -280,7 +280,7 @@ class ObservedCluster:
     daemon_sets: Mapping[str, Object] = field(default_factory=dict)
     config_maps: Mapping[str, frozenset[str]] = field(default_factory=dict)
     pods: Mapping[str, frozenset[str]] | None = None
-    driver_pods: tuple[DriverPod, ...] = ()
+    driver_pods: tuple[NodeDriverPod, ...] = ()
     upgrades: tuple[UpgradeOperation, ...] = ()
     troubles: tuple[PodTrouble, ...] = ()
     failures: Mapping[str, str] = field(default_factory=dict)

@@ -18,7 +18,15 @@ from kgpu.base.plain import items, mapping, strings, text
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.formats.crd import decode
-from kgpu.operator.model import DRIVER_UPGRADE, DriverPod, NvidiaDriver, Object, PodTrouble, Policy, UpgradeOperation
+from kgpu.operator.model import (
+    DRIVER_UPGRADE,
+    NodeDriverPod,
+    NvidiaDriver,
+    Object,
+    PodTrouble,
+    Policy,
+    UpgradeOperation,
+)
 from kgpu.operator.nodes import read_node
 
 OWNED: Final = "owned"
@@ -145,10 +153,10 @@ def digest_of(container: Mapping[str, Any]) -> str:
     return next((text(row.get("value")) for row in rows if row.get("name") == names.ENV_DRIVER_CONFIG_DIGEST), "")
 
 
-def driver_pods(pods: Iterable[Object]) -> tuple[DriverPod, ...]:
+def driver_pods(pods: Iterable[Object]) -> tuple[NodeDriverPod, ...]:
     """The pods of drivers, of the reduced pods."""
     found = [
-        DriverPod(
+        NodeDriverPod(
             name=pod["metadata"]["name"],
             node=pod["node"],
             daemon_set=pod["owner"],

@@ -18,7 +18,7 @@ from typing import Final
 
 from kgpu.base.plain import items, mapping, strings, text
 from kgpu.formats import names
-from kgpu.operator.model import ClusterNode, DriverPod, Object, UpgradeOperation
+from kgpu.operator.model import ClusterNode, NodeDriverPod, Object, UpgradeOperation
 from kgpu.operator.node_selectors import BySelector, is_driver, node_selector
 
 # NVIDIA's tags: 580.95.05, 580.95.05-ubuntu24.04; those of precompiled drivers name a branch: 580-6.8.0-57-generic.
@@ -120,7 +120,7 @@ def is_over(operation: UpgradeOperation) -> bool:
 def node_upgrades(
     nodes: Iterable[ClusterNode],
     daemon_sets: Mapping[str, Object],
-    pods: Iterable[DriverPod],
+    pods: Iterable[NodeDriverPod],
     operations: Iterable[UpgradeOperation],
 ) -> dict[str, NodeUpgrade]:
     """The state of every node that exactly one of these DaemonSets installs a driver on, by the node's name."""
@@ -128,7 +128,7 @@ def node_upgrades(
     if not wanted:
         return {}
     fitting = BySelector({name: node_selector(daemon_sets[name]) for name in wanted})
-    pods_on: dict[str, list[DriverPod]] = {}
+    pods_on: dict[str, list[NodeDriverPod]] = {}
     for pod in pods:
         pods_on.setdefault(pod.node, []).append(pod)
     known: dict[str, list[UpgradeOperation]] = {}
@@ -168,7 +168,7 @@ def _template(daemon_set: Object) -> Mapping[str, object]:
 
 
 def _upgrade(
-    node: ClusterNode, wanted: WantedDriver, pods: list[DriverPod], operations: list[UpgradeOperation]
+    node: ClusterNode, wanted: WantedDriver, pods: list[NodeDriverPod], operations: list[UpgradeOperation]
 ) -> NodeUpgrade:
     there = [pod for pod in pods if not pod.leaving]
     strangers = [pod for pod in there if pod.daemon_set != wanted.daemon_set]
@@ -192,7 +192,7 @@ def _upgrade(
     )
 
 
-def _differs(pod: DriverPod, wanted: WantedDriver) -> bool:
+def _differs(pod: NodeDriverPod, wanted: WantedDriver) -> bool:
     """Whether a pod was made for another driver than is wanted."""
     if pod.digest and wanted.version == pod.digest_version == names.THIS_DRIVER_DIGEST_VERSION:
         return pod.digest != wanted.digest
@@ -209,7 +209,7 @@ def has_failed(operation: UpgradeOperation | None) -> bool:
 
 
 def _state(
-    needed: bool, own: DriverPod | None, holding: UpgradeOperation | None, newest: UpgradeOperation | None
+    needed: bool, own: NodeDriverPod | None, holding: UpgradeOperation | None, newest: UpgradeOperation | None
 ) -> UpgradeState | None:
     if holding is not None:
         return state_of(holding)

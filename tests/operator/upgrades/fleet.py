@@ -12,7 +12,7 @@ import msgspec
 
 from kgpu.formats import names
 from kgpu.kube import kinds
-from kgpu.operator.model import DriverPod, Object, ObservedCluster, OperatorSettings, UpgradeOperation
+from kgpu.operator.model import NodeDriverPod, Object, ObservedCluster, OperatorSettings, UpgradeOperation
 from kgpu.operator.nodes import read_node
 from kgpu.operator.projections import operation as read_operation
 from kgpu.operator.upgrades import WantedDriver, wanted_driver
@@ -37,11 +37,11 @@ def node_of(name: str, loaded: str = OLD, **changes: Any) -> Any:
     return read_node(obj)
 
 
-def pod_of(made_by: Object, node: str, **changes: Any) -> DriverPod:
+def pod_of(made_by: Object, node: str, **changes: Any) -> NodeDriverPod:
     """The pod that a DaemonSet has made on a node."""
     wanted = wanted_driver(made_by)
     assert wanted is not None
-    made = DriverPod(
+    made = NodeDriverPod(
         name=f"{wanted.daemon_set}-{node}", node=node, daemon_set=wanted.daemon_set, digest=wanted.digest,
         digest_version=wanted.version, image=wanted.image, made="2026-01-01T00:00:00Z", ready=True,
     )  # fmt: skip

@@ -112,7 +112,7 @@ def main(arguments: Sequence[str], env: Mapping[str, str]) -> int:
     machine = Path(env.get(names.ENV_SIMULATED_MACHINE) or names.SIMULATED_MACHINE)
     installation = Installation(
         machine=machine, files=Path(FILES), version=env.get("DRIVER_VERSION", ""),
-        digest=env.get("DRIVER_CONFIG_DIGEST", ""),
+        digest=env.get(names.ENV_DRIVER_CONFIG_DIGEST, ""),
     )  # fmt: skip
     try:
         wanted = installation.run()
