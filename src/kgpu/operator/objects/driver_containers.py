@@ -30,7 +30,7 @@ PROBE_MAP: Final = "nvidia-driver-startup-probe"
 PROBE_FILE: Final = "startup-probe.sh"
 PROBE_PATH: Final = f"/usr/local/bin/{PROBE_FILE}"
 READY_FILE: Final = f"{names.VALIDATIONS_DIR}/.driver-ctr-ready"
-DIGEST: Final = "DRIVER_CONFIG_DIGEST"
+DIGEST: Final = names.ENV_DRIVER_CONFIG_DIGEST
 
 # (volume, path on the host, its kind, path in the driver container, read only, propagation)
 FOLDERS: Final = (
