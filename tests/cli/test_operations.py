@@ -16,8 +16,8 @@ from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import NodeOperationSpec
 from kgpu.formats.gpu_report import ReportedGpu, encode, report
 from kgpu.formats.xid.action import Action
-from kgpu.kube.kinds import NODE_OPERATIONS
-from kgpu.kube.port import CONFIG_MAPS, LEASES, NODES, KubeRefusedError, Object, Resource
+from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
+from kgpu.kube.port import CONFIG_MAPS, LEASES, NODES, PODS, KubeRefusedError, Object, Resource
 from kgpu.operations.requests import BUDGETS, make_operation
 from tests.operations.world import Cluster
 
@@ -88,6 +88,52 @@ def test_a_maintenance_that_fails_is_exit_code_3(cluster: Moving, capsys: Said) 
     assert main(["kgpu", "node", "maintain", "n1", "-o", "json"]) == 3
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["status"]["phase"], row["spec"]["nodeName"]) == ("Failed", "n1")
+
+
+def a_driver(image: str, digest: str) -> Object:
+    containers = [{"name": names.DRIVER_CONTAINER, "image": image,
+                   "env": [{"name": names.ENV_DRIVER_CONFIG_DIGEST, "value": digest}]}]  # fmt: skip
+    return {
+        "metadata": {"annotations": {names.DRIVER_DIGEST_VERSION: names.THIS_DRIVER_DIGEST_VERSION}},
+        "spec": {"containers": containers, "nodeSelector": {"gpus": "true"}},
+    }
+
+
+def with_driver(cluster: Cluster, *, running: str, node: str = "n1") -> None:
+    """A DaemonSet that installs driver 570 on nodes with GPUs, and the node's pod of it."""
+    component = {names.COMPONENT_LABEL: names.DRIVER_COMPONENT}
+    template = a_driver("nvcr.io/nvidia/driver:570.133.20-ubuntu22.04", "2")
+    place = {"name": "driver", "namespace": "gpu-operator", "labels": component}
+    cluster.put(DAEMON_SETS, {"metadata": place, "spec": {"template": template}})
+    known = cluster.object(NODES, node)
+    known["metadata"]["labels"]["gpus"] = "true"
+    cluster.put(NODES, known)
+    pod = a_driver("nvcr.io/nvidia/driver:550.54.15-ubuntu22.04", running)
+    pod["metadata"] |= {"name": "driver-x", "namespace": "gpu-operator", "labels": component}
+    pod["spec"]["nodeName"] = node
+    cluster.put(PODS, pod)
+
+
+def test_an_upgrade_of_a_driver_knows_what_the_node_is_to_run(cluster: Moving, capsys: Said) -> None:
+    with_driver(cluster, running="1")
+    assert main(["kgpu", "node", "upgrade-driver", "n1", "--upgrade-timeout", "2h", "--detach"]) == 0
+    spec = made(cluster)["spec"]
+    assert (spec["type"], spec["actTimeoutSeconds"], spec["drain"]["onlyGpuPods"]) == ("DriverUpgrade", 7200, True)
+    assert spec["driver"] == {
+        "namespace": "gpu-operator", "daemonSet": "driver", "digest": "2", "version": "570.133.20",
+        "image": "nvcr.io/nvidia/driver:570.133.20-ubuntu22.04", "fromVersion": "550.54.15",
+    }  # fmt: skip
+    assert "driverupgrade-n1-" in capsys.readouterr().out
+
+
+def test_a_driver_that_runs_already_or_that_nobody_installs_is_not_upgraded(cluster: Moving, capsys: Said) -> None:
+    with_driver(cluster, running="2")
+    assert main(["kgpu", "node", "upgrade-driver", "n1"]) == 2
+    assert "is of driver 570.133.20 already" in capsys.readouterr().err
+    assert main(["kgpu", "node", "upgrade-driver", "n2"]) == 2
+    assert "the DaemonSets that install one there are none" in capsys.readouterr().err
+    assert main(["kgpu", "node", "upgrade-driver", "n9"]) == 2
+    assert "no node n9" in capsys.readouterr().err
 
 
 def test_detach_returns_at_once(cluster: Moving) -> None:

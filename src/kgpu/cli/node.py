@@ -6,7 +6,7 @@ following stops nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
@@ -16,7 +16,7 @@ from kgpu.cli import _complete
 from kgpu.cli._common import ExampleGroup, check_kubeconfig, output_option, print_json, run_async
 
 if TYPE_CHECKING:
-    from kgpu.formats.crd.nodeoperation import NodeOperationSpec
+    from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDriver
     from kgpu.operations.model import Operation, UnreadableOperation
     from kgpu.operations.requests import Preview
 
@@ -44,6 +44,11 @@ RESET_GPU: Final = """
 kgpu node reset-gpu gpu-7
 kgpu node reset-gpu gpu-7 --gpu GPU-5d1b6f2c-0b0e-5c64-8f0c-2b1f6a8f9a11 --reason "row remap pending"
 kgpu node reset-gpu gpu-7 --dry-run
+"""
+UPGRADE_DRIVER: Final = """
+kgpu node upgrade-driver gpu-7
+kgpu node upgrade-driver gpu-7 --dry-run
+kgpu node upgrade-driver gpu-7 gpu-8 --delete-emptydir-data --upgrade-timeout 2h
 """
 REPLACE: Final = """
 kgpu node replace gpu-7 --reason "Xid 79 after every reboot"
@@ -119,6 +124,36 @@ def reboot(*, reboot_timeout: str, **given: Any) -> None:
     _carry_out(spec, given, until=lambda _: False, well=_has_succeeded)
 
 
+@node.command("upgrade-driver", examples=UPGRADE_DRIVER)
+@_options
+@click.option("--whole-node", is_flag=True, help="Empty the whole node. Default: pods with GPUs go.")
+@click.option("--upgrade-timeout", default="1h", show_default=True, metavar="DURATION",
+              help="How long the driver may take until it is loaded.")  # fmt: skip
+def upgrade_driver(*, whole_node: bool, upgrade_timeout: str, **given: Any) -> None:
+    """Exchange the driver of nodes for the one that the policy asks for.
+
+    For nodes whose driver comes in a container. Pods with GPUs go, the driver's pod is exchanged, and the node is given
+    back once it is well with the new driver. Exit code 0 once all nodes are, 3 when one is not; it is given back then,
+    with what its driver's pod says.
+    """
+    seconds = _seconds(upgrade_timeout, "--upgrade-timeout")
+    spec = _spec("DriverUpgrade", given, only_gpu_pods=not whole_node, act_timeout_seconds=seconds)
+    wanted = run_async(_wanted_drivers(given["kubeconfig"], tuple(dict.fromkeys(given["nodes"]))))
+    _carry_out(spec, given, until=lambda _: False, well=_has_succeeded, drivers=wanted)
+
+
+async def _wanted_drivers(kubeconfig: str, nodes: Sequence[str]) -> dict[str, OperationDriver]:
+    """The driver that each node is to run. Raises KubeError, ConfigError."""
+    from kgpu.kube.client import connect
+    from kgpu.operations.wanted_drivers import wanted_driver
+
+    api = connect(kubeconfig)
+    try:
+        return {name: await wanted_driver(api, name) for name in nodes}
+    finally:
+        await api.close()
+
+
 @node.command("replace", examples=REPLACE)
 @_options
 def replace(**given: Any) -> None:
@@ -192,9 +227,12 @@ async def _need_reset(kubeconfig: str, nodes: Sequence[str]) -> tuple[str, ...]:
 
 def _carry_out(
     spec: NodeOperationSpec, flags: dict[str, Any], *, until: Callable[[Operation], bool],
-    well: Callable[[Operation], bool],
+    well: Callable[[Operation], bool], drivers: Mapping[str, OperationDriver] | None = None,
 ) -> None:  # fmt: skip
-    """Make operations and follow them ``until`` that, or their end; exit code 3 where one is not ``well`` then."""
+    """Make operations and follow them ``until`` that, or their end; exit code 3 where one is not ``well`` then.
+
+    ``drivers`` are those that nodes are to run, by the node's name.
+    """
     kubeconfig, output = flags["kubeconfig"], flags["output"]
     check_kubeconfig(click.get_current_context(), kubeconfig)
     names = tuple(dict.fromkeys(flags["nodes"]))
@@ -205,7 +243,8 @@ def _carry_out(
         return
     say: Callable[[str], None] = (lambda _: None) if output == "json" else click.echo
     detach = flags["detach"] or flags["ask"]
-    operations = run_async(_make(kubeconfig, names, spec, until=None if detach else until, say=say))
+    specs = {name: _on(spec, name, drivers or {}) for name in names}
+    operations = run_async(_make(kubeconfig, specs, until=None if detach else until, say=say))
     from kgpu.cli._operations import FAILED, as_data
     from kgpu.operations.model import Operation
 
@@ -216,9 +255,17 @@ def _carry_out(
         raise click.exceptions.Exit(FAILED)
 
 
+def _on(spec: NodeOperationSpec, node: str, drivers: Mapping[str, OperationDriver]) -> NodeOperationSpec:
+    """The operation of one node."""
+    import msgspec
+
+    return msgspec.structs.replace(spec, node_name=node, driver=drivers.get(node))
+
+
 def _spec(
-    kind: Literal["Maintenance", "Reboot", "GpuReset", "Replace"], given: dict[str, Any], **more: Any
-) -> NodeOperationSpec:
+    kind: Literal["Maintenance", "Reboot", "GpuReset", "Replace", "DriverUpgrade"], given: dict[str, Any], *,
+    only_gpu_pods: bool = False, **more: Any,
+) -> NodeOperationSpec:  # fmt: skip
     from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain
 
     drain = OperationDrain(
@@ -227,13 +274,14 @@ def _spec(
         grace_period_seconds=given["grace_period"],
         force=given["force"],
         delete_empty_dir_data=given["empty_dirs"],
+        only_gpu_pods=only_gpu_pods,
     )
     asks = given["ask"]
     return NodeOperationSpec(node_name="", type=kind, reason=given["reason"], drain=drain, approved=not asks, **more)
 
 
 async def _make(
-    kubeconfig: str, names: Sequence[str], spec: NodeOperationSpec, *, until: Callable[[Operation], bool] | None,
+    kubeconfig: str, specs: Mapping[str, NodeOperationSpec], *, until: Callable[[Operation], bool] | None,
     say: Callable[[str], None],
 ) -> list[Operation | UnreadableOperation]:  # fmt: skip
     import msgspec
@@ -245,11 +293,11 @@ async def _make(
     api = connect(kubeconfig)
     try:
         user = await who_am_i(api)
-        for name in names:
+        for name in specs:
             await may_begin(api, name)  # all of them, before anything is made
         made = []
-        for name in names:
-            whole = msgspec.structs.replace(spec, node_name=name, requested_by=user[:253])
+        for name, spec in specs.items():
+            whole = msgspec.structs.replace(spec, requested_by=user[:253])
             made.append(await make_operation(api, name, whole))
             waits = "" if spec.approved else f", and waits for approval: kgpu operations approve {made[-1].name}"
             say(f"{name}: {made[-1].name} is made{waits}")
@@ -273,11 +321,11 @@ def _has_succeeded(operation: Operation) -> bool:
 
 async def _previews(kubeconfig: str, names: Sequence[str], spec: NodeOperationSpec) -> list[Preview]:
     from kgpu.kube.client import connect
-    from kgpu.operations.requests import preview
+    from kgpu.operations.requests import preview_of
 
     api = connect(kubeconfig)
     try:
-        return [await preview(api, name, spec.drain, of_gpus=bool(spec.gpus)) for name in names]
+        return [await preview_of(api, name, spec) for name in names]
     finally:
         await api.close()
 

@@ -223,10 +223,10 @@ async def _read(api: KubeApi, names: tuple[str, ...]) -> list[Operation | Unread
 
 
 async def _plans(api: KubeApi, names: tuple[str, ...]) -> list[Preview]:
-    from kgpu.operations.requests import preview
+    from kgpu.operations.requests import preview_of
 
     rows = map(_readable, await _read(api, names))
-    return [await preview(api, row.node, row.spec.drain, of_gpus=bool(row.spec.gpus)) for row in rows]
+    return [await preview_of(api, row.node, row.spec) for row in rows]
 
 
 def _is_over(row: Operation | UnreadableOperation) -> bool:

@@ -7,6 +7,7 @@ another kgpu), is compared by its driver's image alone, so that a change of the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +16,8 @@ from kgpu.base.plain import items, mapping, strings, text
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 
+# NVIDIA's tags: 580.95.05, 580.95.05-ubuntu24.04; those of precompiled drivers name a branch: 580-6.8.0-57-generic.
+_RELEASE: Final = re.compile(r"(?P<release>[0-9]{3,}(?:\.[0-9]+){0,2})(?:-|$)", re.ASCII)
 MAX_DIGEST: Final = 63
 MAX_IMAGE: Final = 1024
 
@@ -34,6 +37,12 @@ class DriverRevision:
         if self.rules == names.THIS_DRIVER_DIGEST_VERSION:
             return self.digest == digest
         return bool(image) and self.image == image
+
+
+def release_of(image: str) -> str:
+    """The release in a driver image's tag, "" without one."""
+    match = _RELEASE.match(image.rpartition("/")[2].partition("@")[0].partition(":")[2])
+    return match["release"] if match else ""
 
 
 def revision_of(pod: Mapping[str, Any]) -> DriverRevision:

@@ -244,7 +244,16 @@ async def need_reset(api: KubeApi, name: str) -> tuple[str, ...]:
     return uuids
 
 
-async def preview(api: KubeApi, name: str, drain: OperationDrain, *, of_gpus: bool = False) -> Preview:
+async def preview_of(api: KubeApi, name: str, spec: NodeOperationSpec) -> Preview:
+    """What an operation would do to a node's pods now. Raises as ``preview``."""
+    of_gpus = bool(spec.gpus) or spec.drain.only_gpu_pods
+    exchanges = OperationType(spec.type) is OperationType.DRIVER_UPGRADE
+    return await preview(api, name, spec.drain, of_gpus=of_gpus, exchanges_driver=exchanges)
+
+
+async def preview(
+    api: KubeApi, name: str, drain: OperationDrain, *, of_gpus: bool = False, exchanges_driver: bool = False
+) -> Preview:
     """What emptying a node would do now; with ``of_gpus``, which pods may hold some of its GPUs: which ones do is known
     to its agent alone. Raises KubeError, and ConfigError if the node does not exist.
     """
@@ -253,7 +262,9 @@ async def preview(api: KubeApi, name: str, drain: OperationDrain, *, of_gpus: bo
         raise ConfigError(f"the cluster has no node {name:.100}", "the name of a node", "see `kubectl get nodes`")
     listing = await api.list(PODS, selector=Selector(fields=(("spec.nodeName", name),)))
     pods = [read_pod(obj) for obj in listing.items if not of_gpus or asks_for_gpus(obj)]
-    known = Evicted(daemon_sets=await _daemon_sets(api, pods), own_pod=await _leader(api, pods))
+    known = Evicted(
+        daemon_sets=await _daemon_sets(api, pods), own_pod=await _leader(api, pods), exchanges_driver=exchanges_driver
+    )
     fates = tuple(fate(pod, drain, known) for pod in sorted(pods, key=lambda pod: pod.where))
     going = [row.pod for row in fates if row.fate is Fate.EVICT]
     forced_after = drain.timeout_seconds if OnTimeout(drain.on_timeout) is OnTimeout.FORCE else None

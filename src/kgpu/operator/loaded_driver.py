@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from kgpu.base.plain import items, mapping, text
 from kgpu.formats import names
+from kgpu.formats.driver_revision import release_of
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.model import ClusterNode, Object
-from kgpu.operator.upgrades import release_of
 
 
 def other_driver(view: CauseView, node: ClusterNode, fitting: Iterable[str]) -> Cause | None:
@@ -20,16 +20,19 @@ def other_driver(view: CauseView, node: ClusterNode, fitting: Iterable[str]) -> 
     release.
     """
     loaded = node.report.driver if node.report is not None else ""
-    wanted = [release for name in fitting if (release := _wanted(view.wanted.get(name, {})))]
+    wanted = {release: name for name in fitting if (release := _wanted(view.wanted.get(name, {})))}
     if not loaded or not wanted or any(_is_of(loaded, release) for release in wanted):
         return None
-    release = wanted[0]
+    release, daemon_set = next(iter(wanted.items()))
     owner = node.labels.get(names.LABEL_DRIVER_OWNER, "") if view.policy.spec.driver.use_nvidia_driver_crd else ""
     field = f"spec.version of NVIDIADriver {owner}" if owner else "driver.version"
     return Cause(
         reason="OtherDriverLoaded",
         what=f"{field} asks for driver {release}, and driver {loaded} is loaded",
-        remedy=f"have its driver exchanged: kgpu node upgrade-driver {node.name}",
+        remedy=(
+            f"empty it (kgpu node maintain {node.name}), delete its pod of DaemonSet {daemon_set}, and when the new "
+            "driver is loaded resume it (kgpu operations list names the operation)"
+        ),
     )
 
 

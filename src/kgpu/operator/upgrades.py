@@ -11,18 +11,15 @@ has to do is in ``upgrade_operations``. States are those of the replaced operato
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from kgpu.base.plain import items, mapping, strings, text
 from kgpu.formats import names
+from kgpu.formats.driver_revision import release_of
 from kgpu.operator.model import ClusterNode, NodeDriverPod, Object, UpgradeOperation
 from kgpu.operator.node_selectors import BySelector, is_driver, node_selector
-
-# NVIDIA's tags: 580.95.05, 580.95.05-ubuntu24.04; those of precompiled drivers name a branch: 580-6.8.0-57-generic.
-_RELEASE: Final = re.compile(r"(?P<release>[0-9]{3,}(?:\.[0-9]+){0,2})(?:-|$)", re.ASCII)
 
 
 class UpgradeState(enum.StrEnum):
@@ -99,12 +96,6 @@ class NodeUpgrade:
     def waits(self) -> bool:
         """Whether a person has to approve it."""
         return self.needed and self.operation is not None and is_pending(self.operation) and not self.operation.approved
-
-
-def release_of(image: str) -> str:
-    """The release in a driver image's tag, "" without one."""
-    match = _RELEASE.match(image.rpartition("/")[2].partition("@")[0].partition(":")[2])
-    return match["release"] if match else ""
 
 
 def is_pending(operation: UpgradeOperation) -> bool:
