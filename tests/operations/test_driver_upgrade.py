@@ -178,10 +178,10 @@ async def test_a_driver_that_takes_too_long_ends_it_by_its_limit() -> None:
 async def test_a_template_that_changes_midway_is_finished_with_and_told() -> None:
     cluster = cluster_with_driver(looks=6)
     async with upgrading(cluster) as engine:
-        while not cluster.driver_deletions:
-            await engine.run_for(0.5)
-            cluster.drivers.template = "3" if cluster.status("m").get("phase") == "Acting" else "2"
-        await engine.run_for(30)
+        await until(engine, "Acting")
+        assert not cluster.driver_deletions  # the agent still has the driver
+        cluster.drivers.template = "3"
+        await engine.run_for(200)
     assert (cluster.status("m")["phase"], cluster.status("m")["result"]) == ("Complete", "Superseded")
     assert cluster.status("m")["reason"] == "DriverChanged"
     assert cluster.drivers.digest("n1") == "3"

@@ -37,7 +37,6 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 }
 """The chart's values, as far as a preflight asks for them; a test holds them to the chart's."""
 _SIDES: Final[Mapping[str, str]] = {
-    "DRIVER_MANAGER_IMAGE": "nvcr.io/nvidia/cloud-native/k8s-driver-manager:v0.12.0",
     "GDS_IMAGE": "nvcr.io/nvidia/cloud-native/nvidia-fs:2.29.4",
     "GDRCOPY_IMAGE": "nvcr.io/nvidia/cloud-native/gdrdrv:v2.6",
 }
