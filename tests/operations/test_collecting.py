@@ -60,6 +60,15 @@ async def test_whatever_goes_wrong_is_told_in_one_line(code: str, limits: Collec
     assert "\n" not in raised.value.one_line()
 
 
+async def test_no_pipe_stays_open_of_a_process_that_writes_too_much() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(HostError, match="more than 100 bytes"):
+            await collect("print('x' * 10_000_000)", CollectLimits(output=100))
+    await asyncio.sleep(0)
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
 async def test_a_program_that_is_not_there_is_told() -> None:
     with pytest.raises(HostError, match="it can't be started: No such file or directory"):
         await CollectingProcess(command=("/nowhere/kgpu",)).collect("n1")

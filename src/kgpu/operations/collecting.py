@@ -118,6 +118,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(TimeoutError):  # what has left the group may keep a pipe open
         async with asyncio.timeout(_END_SECONDS):
             await process.wait()
+    # asyncio closes a pipe only at its end, which nobody reads any more, or which another process keeps from coming.
+    transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]
+    transport.close()
 
 
 def _why(code: int, said: bytes) -> str:
