@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kgpu.formats.names import DRIVER_UPGRADE_STATE_LABEL
+from kgpu.formats.names import DRIVER_UPGRADE_STATE_LABEL, GPU_OPERATOR_NAMESPACE
 from kgpu.hw.simulator import container_settings
 from kgpu.lab.common import FIRST_NODE
 from kgpu.lab.embedded.lab import EmbeddedLab
@@ -64,6 +64,14 @@ def is_ready(lab: EmbeddedLab) -> bool:
     return bool(policy(lab)["state"] == "ready")
 
 
+def failed_upgrades(lab: EmbeddedLab) -> str:
+    """What the operator's metrics say of failed upgrades: the alert GPUOperatorDriverAutoUpgradeFailures asks for it."""
+    pods = get(lab, "pods", "--namespace", GPU_OPERATOR_NAMESPACE, "--selector", "app=gpu-operator")["items"]
+    path = f"/api/v1/namespaces/{GPU_OPERATOR_NAMESPACE}/pods/{pods[0]['metadata']['name']}:8080/proxy/metrics"
+    lines = run_kubectl(lab, "get", "--raw", path).splitlines()
+    return next(line.split()[-1] for line in lines if line.startswith("gpu_operator_nodes_upgrades_failed"))
+
+
 def test_a_changed_version_reaches_the_node_by_an_operation(lab: EmbeddedLab) -> None:
     want(lab, OLD)
     until(lab, lambda: is_up(lab, OLD) and is_ready(lab), f"driver {OLD} is up")
@@ -92,9 +100,11 @@ def test_a_driver_that_can_not_be_built_is_told_and_the_node_goes_back(lab: Embe
     assert FIRST_NODE in told
     assert OTHER in told
     assert node(lab)["metadata"]["labels"][DRIVER_UPGRADE_STATE_LABEL] == "upgrade-failed"
+    assert float(failed_upgrades(lab)) == 1
     container_settings.change(root(lab), fail="")
     until(lab, lambda: is_up(lab, OTHER), "the pod tries on, and the driver is there")
     until(lab, lambda: is_ready(lab), "the policy is ready")
+    until(lab, lambda: float(failed_upgrades(lab)) == 0, "no upgrade counts as failed")
 
 
 def test_without_auto_upgrade_it_waits_for_a_person(lab: EmbeddedLab) -> None:

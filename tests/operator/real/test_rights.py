@@ -51,8 +51,8 @@ SOMETIMES: Final = {
         ("nvidia.com", "nvidiadrivers/status", "patch"), ("", "events", "patch"),
         ("kgpu.dev", "nodeoperations", "get"), ("kgpu.dev", "nodeoperations", "create"),
         ("kgpu.dev", "nodeoperations", "patch"), ("kgpu.dev", "nodeoperations", "delete"),
-        # A verb that the admission policies ask about: no request has it.
-        ("kgpu.dev", "nodeoperations", "record"),
+        # Verbs that the admission policies ask about: no request has them.
+        ("kgpu.dev", "nodeoperations", "record"), ("kgpu.dev", "nodeoperations", "upgrade"),
     },
     "kgpu-agent": {
         ("", "events", "create"), ("", "events", "patch"),
