@@ -14,7 +14,7 @@ import pytest
 
 from tools.suite import report
 from tools.suite.parts import Part
-from tools.suite.run import Suite
+from tools.suite.run import LANES, Suite
 
 GOOD = "def test_good(): pass\n"
 BAD = "def test_bad(): assert 'apple' == 'pear'\n"
@@ -92,3 +92,14 @@ def test_paths_are_given_to_pytest(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tools.suite", "-k", "good", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_cores_that_nothing_else_will_use_take_parts_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    waiting = [part(tmp_path, f"w{number}", GOOD, built=True) for number in range(8)]
+    computing = [part(tmp_path, f"c{number}", GOOD) for number in range(3)]
+    run, _ = suite(tmp_path, *waiting, *computing)
+    assert [bool(one.on) for one in run._startable(built=True)] == [True] * LANES + [False] * 2
+    assert len(run._startable(built=False)) == 2
+    alone, _ = suite(tmp_path, *waiting)
+    assert len(alone._startable(built=True)) == LANES + 2

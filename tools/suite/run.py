@@ -128,6 +128,9 @@ class Suite:
         # Where nothing runs beside them, one more fills the gaps in which the others wait.
         alone = not any(part.on for part in (*running, *self._waiting))
         room = {True: LANES, False: cores + alone}
+        if not any(not part.on for part in self._waiting):
+            # The cores that nothing else will use: as many parts more that wait.
+            room[True] += cores - sum(not part.on for part in running)
         for part in running:
             room[bool(part.on)] -= 1
         found = []
