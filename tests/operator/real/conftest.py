@@ -100,9 +100,10 @@ class Site:
         self.helm("uninstall", RELEASE)
 
     def gone(self) -> None:
-        """A cluster without kgpu, whatever tests before have left to share."""
+        """A cluster without kgpu, whatever tests before have left to share; its last pods remove what is theirs."""
         if self.installed():
             self.uninstall()
+        self.until(lambda: not (self.get("pods", "-n", NAMESPACE) or {"items": ()})["items"], "the last pods to go")
 
     def have(self, layout: str, *sets: str) -> None:
         """kgpu at work with these values: what is there is used, or upgraded, as an installation anew costs three times

@@ -34,7 +34,7 @@ _AFTER: Final[Mapping[str, str]] = {
     "NotHeld": "see in the log of kgpu's operator what refused the change of the Node",
     "AgentSilent": "see that the node's agent runs, in this version of kgpu",
     "AgentRefused": "have the node rebooted, which resets its GPUs too",
-    "DriverFailed": "mend what its message names, then: kgpu node upgrade-driver NODE; or ask for another driver",
+    "DriverFailed": "mend what its message names and have the driver exchanged again, or ask for another one",
     "ResetRefused": "end the program that has the GPU open, or have the node rebooted",
     "ResetFailed": "have the node rebooted, which resets its GPUs too",
     "ResetHangs": "have the node rebooted: the driver does not come back from the reset",
