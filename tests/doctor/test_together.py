@@ -108,8 +108,22 @@ def test_two_faults_at_once_are_both_found(pair: tuple[Example, Example]) -> Non
         if not any(root.id == one.rule for root in report.findings) and not helped(one, suffix, snapshot, report):
             parents = {parent.id for root in report.findings for parent in above(root, one.rule)}
             declared = any(is_named(one.rule, by_id()[parent].explains) for parent in parents)
-            below = by_id()[one.rule].last_resort and bool(parents)
+            below = by_id()[one.rule].last_resort and (bool(parents) or is_told_of(one, suffix, report))
             assert declared or below, f"{one.name} is not told:\n{as_text(report)}"
+
+
+def is_told_of(one: Example, suffix: str, report: Report) -> bool:
+    """Whether other findings name every node of a last resort: it speaks only of nodes that no other rule speaks of."""
+    alone = diagnose(one.snapshot(one.broken), strict=True)
+    nodes = {
+        f"{node}{suffix}"
+        for root in alone.findings
+        for each in root.all()
+        if each.id == one.rule
+        for node in each.nodes
+    }
+    told = as_text(report).split()
+    return bool(nodes) and all(node in told for node in nodes)
 
 
 def above(root: Finding, rule: str) -> list[Finding]:

@@ -34,7 +34,7 @@ def held(snapshot: Snapshot) -> Iterator[Finding]:
     back as it was. Uncordoning it meanwhile ends the operation halfway. The Node's annotation kgpu.dev/cordon and the
     NodeOperation show it.
     """
-    kept_out = {name for pending in waiting(snapshot) for name in _kept_out(pending)}
+    kept_out = {name for pending in waiting(snapshot) if not pending.fits for name in _kept_out(pending)}
     for name, record in holding(snapshot).items():
         if name in kept_out or record.name in snapshot.once(_blocked) or record.waits_for_machine:
             continue  # NOP-02 says the same to those who wait, NOP-05 why it takes so long, NOP-09 what is to be done
