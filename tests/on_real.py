@@ -15,7 +15,7 @@ REQUIRE: Final = "KGPU_REQUIRE_REAL"
 # A cold build of Kubernetes belongs to the first test's setup.
 TIMEOUT_S: Final = 3000
 FIRST_PAUSE_S: Final = 0.1
-LAST_PAUSE_S: Final = 1.0
+LAST_PAUSE_S: Final = 0.3
 
 
 def mark(items: list[pytest.Item], conftest: str) -> None:
@@ -37,8 +37,9 @@ def unavailable(reason: str, *, what: str = "real cluster") -> NoReturn:
 def looked_for(condition: Callable[[], T], deadline_s: float) -> T | None:
     """The first true value of ``condition``, None where there was none within so many seconds.
 
-    It is looked at less and less often, down to once a second: what a cluster's answers cost is taken from what is
-    waited for, and a look five times a second was a fifth of an API server's work.
+    It is looked at less and less often, down to three times a second: what a cluster's answers cost is taken from what
+    is waited for, and a look five times a second was a fifth of an API server's work. What lasts for less than a second
+    must still be seen.
     """
     end, pause = time.monotonic() + deadline_s, FIRST_PAUSE_S
     while not (found := condition()):

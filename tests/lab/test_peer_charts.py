@@ -336,12 +336,15 @@ def test_the_exporters_chart_is_ready_and_names_the_pods(lab: EmbeddedLab, tmp_p
     until(lab, ready, "its readiness probe passes")
     (pod,) = pods_of(lab, "dcgm-exporter")
     assert pod["spec"]["nodeName"] == NODE
-    page = run_kubectl(
-        lab, "get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}:9400/proxy/metrics"
-    )
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}:9400/proxy/metrics"
+
+    def served() -> str:
+        return run_kubectl(lab, "get", "--raw", path)
+
+    until(lab, lambda: "kgpu_exporter_pods_known 1" in served(), "the exporter knows which pods there are")
+    page = served()
     series = [line for line in page.splitlines() if line.startswith("DCGM_FI_DEV_GPU_TEMP{")]
     assert len(series) == 4
     assert all(f'hostname="{NODE}"' in line for line in series)
     assert "DCGM_FI_DEV_POWER_USAGE{" in page
     assert "DCGM_FI_DEV_SM_CLOCK{" not in page, "the counters are those of the mounted file"
-    assert "kgpu_exporter_pods_known 1" in page
