@@ -68,8 +68,8 @@ def failed_upgrades(lab: EmbeddedLab) -> str:
     """What the operator's metrics say of failed upgrades: the alert GPUOperatorDriverAutoUpgradeFailures asks for it."""
     pods = get(lab, "pods", "--namespace", GPU_OPERATOR_NAMESPACE, "--selector", "app=gpu-operator")["items"]
     path = f"/api/v1/namespaces/{GPU_OPERATOR_NAMESPACE}/pods/{pods[0]['metadata']['name']}:8080/proxy/metrics"
-    lines = run_kubectl(lab, "get", "--raw", path).splitlines()
-    return next(line.split()[-1] for line in lines if line.startswith("gpu_operator_nodes_upgrades_failed"))
+    lines = lab.kubectl_run("get", "--raw", path).stdout.splitlines()
+    return next((line.split()[-1] for line in lines if line.startswith("gpu_operator_nodes_upgrades_failed")), "nan")
 
 
 def test_a_changed_version_reaches_the_node_by_an_operation(lab: EmbeddedLab) -> None:
@@ -100,7 +100,7 @@ def test_a_driver_that_can_not_be_built_is_told_and_the_node_goes_back(lab: Embe
     assert FIRST_NODE in told
     assert OTHER in told
     assert node(lab)["metadata"]["labels"][DRIVER_UPGRADE_STATE_LABEL] == "upgrade-failed"
-    assert float(failed_upgrades(lab)) == 1
+    until(lab, lambda: float(failed_upgrades(lab)) == 1, "the operator counts it")
     container_settings.change(root(lab), fail="")
     until(lab, lambda: is_up(lab, OTHER), "the pod tries on, and the driver is there")
     until(lab, lambda: is_ready(lab), "the policy is ready")

@@ -339,7 +339,7 @@ def test_the_exporters_chart_is_ready_and_names_the_pods(lab: EmbeddedLab, tmp_p
     path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}:9400/proxy/metrics"
 
     def served() -> str:
-        return run_kubectl(lab, "get", "--raw", path)
+        return lab.kubectl_run("get", "--raw", path).stdout  # nothing while it does not answer
 
     until(lab, lambda: "kgpu_exporter_pods_known 1" in served(), "the exporter knows which pods there are")
     page = served()
