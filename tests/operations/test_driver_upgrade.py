@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kgpu.formats import names, validation_report
+from kgpu.formats.crd.nodeoperation import WAITING_FOR_PODS
 from kgpu.formats.node_order import OrderStep, read_order
 from kgpu.kube.port import NODES
-from kgpu.operations.completing import WAITING
 from tests.operations.sim_drivers import wanted
 from tests.operations.world import Cluster, Engine
 
@@ -292,7 +292,7 @@ async def test_jobs_are_waited_for_and_the_drain_begins_after_them() -> None:
     drain = {"onlyGpuPods": True, "waitFor": {"podSelector": "app in (job)"}}
     async with upgrading(cluster, drain=drain) as engine:
         await engine.run_for(400)
-        assert (cluster.status("m")["phase"], cluster.status("m")["reason"]) == ("Draining", WAITING)
+        assert (cluster.status("m")["phase"], cluster.status("m")["reason"]) == ("Draining", WAITING_FOR_PODS)
         assert "default/job" in cluster.status("m")["message"]
         assert not cluster.evictions
         known = cluster.object(cluster_pods(), "job", "default")

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from kgpu.formats.crd.nodeoperation import NodeOperationSpec, NodeOperationStatus
+from kgpu.formats.crd.nodeoperation import ROLLOUT_STOPPED, NodeOperationSpec, NodeOperationStatus
 from kgpu.operations.admission import admit
 from kgpu.operations.config import OperationBudget, Share
 from kgpu.operations.model import Operation, TargetNode
-from kgpu.operations.rollouts import STOPPED, WAITS, failed_in_a_row
+from kgpu.operations.rollouts import WAITS, failed_in_a_row
 from tests.operations.sim_drivers import wanted
 
 NOW = 1_700_000_000.0
@@ -73,7 +73,7 @@ def test_nodes_that_are_down_take_room_and_may_be_upgraded_themselves() -> None:
 def test_it_stops_after_failures_in_a_row_and_names_them() -> None:
     rows = [ended(1, "PermanentFailure"), ended(2, "TransientFailure"), operation(3)]
     verdict = admit(rows, nodes(4), WIDE, NOW)["op3"]
-    assert (verdict.admitted, verdict.reason) == (False, STOPPED)
+    assert (verdict.admitted, verdict.reason) == (False, ROLLOUT_STOPPED)
     for words in ("n1: no headers", "n2: no headers", "kgpu operations approve m3"):
         assert words in verdict.why
 

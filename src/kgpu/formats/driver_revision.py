@@ -34,7 +34,7 @@ class DriverRevision:
 
     def runs(self, digest: str, image: str) -> bool:
         """Whether this is the driver that kgpu wants, by its digest and its driver's image."""
-        if self.rules == names.THIS_DRIVER_DIGEST_VERSION:
+        if self.digest and self.rules == names.THIS_DRIVER_DIGEST_VERSION:
             return self.digest == digest
         return bool(image) and self.image == image
 
@@ -43,6 +43,12 @@ def release_of(image: str) -> str:
     """The release in a driver image's tag, "" without one."""
     match = _RELEASE.match(image.rpartition("/")[2].partition("@")[0].partition(":")[2])
     return match["release"] if match else ""
+
+
+def is_of_release(loaded: str, release: str) -> bool:
+    """Whether the loaded driver is of a release, or of a branch such as 580."""
+    parts = release.split(".")
+    return loaded.split(".")[: len(parts)] == parts
 
 
 def revision_of(pod: Mapping[str, Any]) -> DriverRevision:

@@ -6,16 +6,14 @@ they have ended, or their time is over.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from kgpu.fit.selector_text import parse_selector
-from kgpu.formats.crd.nodeoperation import OperationPhase
+from kgpu.formats.crd.nodeoperation import WAITING_FOR_PODS, OperationPhase
 from kgpu.operations.drain import NAMED
 from kgpu.operations.model import NodePod, Operation, Step
 from kgpu.operations.records import COMPLETED, Condition, condition_of, over, record, tell
 from kgpu.operations.world import World
-
-WAITING: Final = "WaitingForPods"
 
 
 def refusal(operation: Operation) -> str:
@@ -36,7 +34,8 @@ def draining(operation: Operation, *, waits: bool = False) -> dict[str, Any]:
     phase = {"phase": OperationPhase.DRAINING}
     if waits and drain.wait_for is not None:
         limit = float(drain.wait_for.timeout_seconds) or None
-        return {**phase, "limit": limit, "reason": WAITING, "message": "pods that have to complete are waited for"}
+        why = "pods that have to complete are waited for"
+        return {**phase, "limit": limit, "reason": WAITING_FOR_PODS, "message": why}
     limit = float(drain.timeout_seconds)
     return {**phase, "limit": limit, "reason": "Draining", "message": "the node is being emptied"}
 

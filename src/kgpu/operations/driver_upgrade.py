@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.formats.crd.nodeoperation import NodeAct, NodeBefore, OperationDriver, OperationPhase, Result
+from kgpu.formats.driver_revision import is_of_release
 from kgpu.formats.node_order import OrderStep
 from kgpu.operations.act import Act
 from kgpu.operations.drain import DrainState, progress
@@ -253,15 +254,9 @@ def _unread(operation: Operation, world: World, pod: DriverPod) -> str:
         return "the node's agent has not read it yet" if world.now < until else ""
     if answer.refused or answer.waits:
         return answer.refused or answer.waits
-    if answer.driver and wanted.version and _runs(pod, wanted) and not is_of(answer.driver, wanted.version):
+    if answer.driver and wanted.version and _runs(pod, wanted) and not is_of_release(answer.driver, wanted.version):
         return f"driver {answer.driver} is loaded, and {wanted.version} is wanted: something still uses the one before"
     return ""
-
-
-def is_of(loaded: str, release: str) -> bool:
-    """Whether the loaded driver is of a release, or of a branch such as 580."""
-    parts = release.split(".")
-    return loaded.split(".")[: len(parts)] == parts
 
 
 def _wanted(operation: Operation) -> OperationDriver:

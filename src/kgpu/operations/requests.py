@@ -17,7 +17,7 @@ from kgpu.base.plain import mapping, number, text
 from kgpu.fit.model import BudgetView
 from kgpu.fit.read import label_selector
 from kgpu.formats import names
-from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OnTimeout, OperationDrain, OperationType
+from kgpu.formats.crd.nodeoperation import ROLLOUT_STOPPED, NodeOperationSpec, OnTimeout, OperationDrain, OperationType
 from kgpu.formats.xid.action import Action
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
 from kgpu.kube.port import LEASES, NODES, PODS, KubeApi, KubeRefusedError, Object, Resource, Selector
@@ -32,7 +32,6 @@ from kgpu.operations.model import (
     read_operation,
     read_pod,
 )
-from kgpu.operations.rollouts import STOPPED
 
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 SELF_REVIEWS: Final = Resource(
@@ -207,7 +206,7 @@ async def say(api: KubeApi, name: str, word: Word) -> Operation | UnreadableOper
 
 def _told(known: Operation | UnreadableOperation, word: Word) -> Object:
     """The fields of a person's word. To approve one whose rollout has stopped lets it begin all the same."""
-    stopped = isinstance(known, Operation) and known.status.reason == STOPPED
+    stopped = isinstance(known, Operation) and known.status.reason == ROLLOUT_STOPPED
     return {str(word): True, **({"evenIfStopped": True} if word is Word.APPROVE and stopped else {})}
 
 

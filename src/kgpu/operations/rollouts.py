@@ -10,13 +10,12 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from kgpu.base.errors import ConfigError
-from kgpu.formats.crd.nodeoperation import OperationPhase, OperationRollout, Result
+from kgpu.formats.crd.nodeoperation import ROLLOUT_STOPPED, OperationPhase, OperationRollout, Result
 from kgpu.operations.config import Share, read_share
 from kgpu.operations.drain import NAMED
 from kgpu.operations.model import Operation, moment_of
 from kgpu.operations.world import AdmissionVerdict
 
-STOPPED: Final = "RolloutStopped"
 WAITS: Final = "WaitsForRollout"
 
 
@@ -49,7 +48,7 @@ class Rollouts:
         if rollout is None:
             return None
         if why := self._stopped(operation, rollout):
-            return AdmissionVerdict(reason=STOPPED, why=why)
+            return AdmissionVerdict(reason=ROLLOUT_STOPPED, why=why)
         held = self._held.get(rollout.name, set())
         limit = limit_of(rollout, self._total)
         full = 0 < rollout.max_parallel <= len(held)

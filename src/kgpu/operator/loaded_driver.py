@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from kgpu.base.plain import items, mapping, text
 from kgpu.formats import names
-from kgpu.formats.driver_revision import release_of
+from kgpu.formats.driver_revision import is_of_release, release_of
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.model import ClusterNode, Object
 
@@ -21,7 +21,7 @@ def other_driver(view: CauseView, node: ClusterNode, fitting: Iterable[str]) -> 
     """
     loaded = node.report.driver if node.report is not None else ""
     wanted = {release: name for name in fitting if (release := _wanted(view.wanted.get(name, {})))}
-    if not loaded or not wanted or any(_is_of(loaded, release) for release in wanted):
+    if not loaded or not wanted or any(is_of_release(loaded, release) for release in wanted):
         return None
     release, daemon_set = next(iter(wanted.items()))
     owner = node.labels.get(names.LABEL_DRIVER_OWNER, "") if view.policy.spec.driver.use_nvidia_driver_crd else ""
@@ -41,9 +41,3 @@ def _wanted(daemon_set: Object) -> str:
     pod = mapping(mapping(mapping(daemon_set.get("spec")).get("template")).get("spec"))
     first = next(iter(map(mapping, items(pod.get("containers")))), {})
     return release_of(text(first.get("image")))
-
-
-def _is_of(loaded: str, release: str) -> bool:
-    """Whether the loaded driver is of a release or branch."""
-    wanted = release.split(".")
-    return loaded.split(".")[: len(wanted)] == wanted

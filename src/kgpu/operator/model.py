@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from kgpu.base.advice import Advice
 from kgpu.formats.agent_report import AgentReport
@@ -23,9 +23,6 @@ from kgpu.monitoring.model import Alert
 from kgpu.monitoring.scrape import Scrape
 
 Object: TypeAlias = dict[str, Any]
-
-DRIVER_UPGRADE: Final = "DriverUpgrade"
-"""The type of a NodeOperation that exchanges a node's driver."""
 
 
 class NodeLayout(enum.StrEnum):

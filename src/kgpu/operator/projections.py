@@ -18,8 +18,9 @@ from kgpu.base.plain import items, mapping, strings, text
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.formats.crd import decode
+from kgpu.formats.crd.nodeoperation import OperationPhase, OperationType
+from kgpu.formats.driver_revision import revision_of
 from kgpu.operator.model import (
-    DRIVER_UPGRADE,
     NodeDriverPod,
     NvidiaDriver,
     Object,
@@ -130,27 +131,17 @@ def pod(obj: Object) -> Object:
         "reason": reason,
         "message": message,
         "ready": condition_of(status, "Ready").get("status") == "True",
-        "driver": _driver_facts(metadata, spec),
+        "driver": _driver_facts(obj),
     }
 
 
-def _driver_facts(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Object | None:
+def _driver_facts(obj: Object) -> Object | None:
     """What a driver's pod was made for, None for another pod."""
-    for container in map(mapping, items(spec.get("containers"))):
-        if container.get("name") == names.DRIVER_CONTAINER:
-            return {
-                "digest": digest_of(container),
-                "version": strings(metadata.get("annotations")).get(names.DRIVER_DIGEST_VERSION, ""),
-                "image": text(container.get("image")),
-                "leaving": bool(metadata.get("deletionTimestamp")),
-            }
-    return None
-
-
-def digest_of(container: Mapping[str, Any]) -> str:
-    """The digest in the environment of a driver's container, "" without one."""
-    rows = map(mapping, items(container.get("env")))
-    return next((text(row.get("value")) for row in rows if row.get("name") == names.ENV_DRIVER_CONFIG_DIGEST), "")
+    made_for = revision_of(obj)
+    if not made_for.image:
+        return None
+    leaving = bool(mapping(obj.get("metadata")).get("deletionTimestamp"))
+    return {"digest": made_for.digest, "version": made_for.rules, "image": made_for.image, "leaving": leaving}
 
 
 def driver_pods(pods: Iterable[Object]) -> tuple[NodeDriverPod, ...]:
@@ -177,7 +168,7 @@ def operation(obj: Object) -> Object:
     """A NodeOperation: under ``upgrade`` what it says of a driver's exchange, None for one of another type."""
     metadata, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     kept: Object = {"metadata": _pick(obj, _IDENTITY), "upgrade": None}
-    if spec.get("type") != DRIVER_UPGRADE:
+    if spec.get("type") != OperationType.DRIVER_UPGRADE:
         return kept
     driver = mapping(spec.get("driver"))
     kept["upgrade"] = UpgradeOperation(
@@ -185,7 +176,7 @@ def operation(obj: Object) -> Object:
         uid=text(metadata.get("uid")),
         created=text(metadata.get("creationTimestamp")),
         spec=dict(spec),
-        phase=text(status.get("phase")) or "Pending",
+        phase=text(status.get("phase")) or str(OperationPhase.PENDING),
         reason=text(status.get("reason")),
         message=_cut(text(status.get("message"))),
         result=text(status.get("result")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.formats import names
+from kgpu.formats.crd.nodeoperation import ROLLOUT_STOPPED, Result
 from kgpu.kube import kinds
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.upgrades import NodeUpgrade, UpgradeState, is_over, is_pending, state_of
@@ -17,8 +18,6 @@ IMPOSSIBLE: Final = "DriverUpgradeImpossible"
 STOPPED: Final = "DriverRolloutStopped"
 PENDING: Final = "DriverUpgradePending"
 UPGRADING: Final = "DriverUpgrading"
-ENGINE_STOPPED: Final = "RolloutStopped"
-"""The engine's word where too many upgrades of a rollout have failed."""
 
 _DOES: Final = {
     UpgradeState.CORDON: "the node is being cordoned",
@@ -64,7 +63,7 @@ def _waiting(view: CauseView, upgrade: NodeUpgrade) -> Cause:
     if hindrance is not None:
         return hindrance
     if operation is None or is_over(operation):
-        if operation is not None and operation.result == "Cancelled":
+        if operation is not None and operation.result == Result.CANCELLED:
             remedy = f"kgpu node upgrade-driver {upgrade.node}"
             return Cause(reason=CANCELLED, what=f"{said}; its upgrade was cancelled", remedy=remedy)
         return Cause(reason=PENDING, what=f"{said}; its upgrade is about to be asked for", passing=True)
@@ -74,7 +73,7 @@ def _waiting(view: CauseView, upgrade: NodeUpgrade) -> Cause:
             what=f"{said}; its upgrade waits for approval",
             remedy=f"kgpu operations approve {operation.name} (what goes: kgpu operations plan {operation.name})",
         )
-    if operation.reason == ENGINE_STOPPED:
+    if operation.reason == ROLLOUT_STOPPED:
         return Cause(
             reason=STOPPED,
             what=f"{said}; its rollout has stopped: {operation.message}",

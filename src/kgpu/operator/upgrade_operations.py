@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kgpu.formats import names
+from kgpu.formats.crd.nodeoperation import OperationType
 from kgpu.kube.kinds import NODE_OPERATIONS
-from kgpu.operator.model import DRIVER_UPGRADE, Object, UpgradeOperation, UpgradePlan
+from kgpu.operator.model import Object, UpgradeOperation, UpgradePlan
 from kgpu.operator.upgrade_rules import UpgradeRules
 from kgpu.operator.upgrades import AGAIN, NodeUpgrade, WantedDriver, is_over, is_pending
 
@@ -126,7 +127,7 @@ def _operation(upgrade: NodeUpgrade, rules: UpgradeRules, known: Iterable[Upgrad
         "spec": {
             "nodeName": upgrade.node,
             "nodeUID": upgrade.node_uid,
-            "type": DRIVER_UPGRADE,
+            "type": str(OperationType.DRIVER_UPGRADE),
             "requestedBy": names.DRIVER_UPGRADE_REQUESTER,
             "reason": f"{rules.asked_by} asks for {now}"[:1024],
             "driver": {

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.base.plain import items, mapping, strings, text
+from kgpu.base.plain import mapping, text
 from kgpu.formats import names
-from kgpu.formats.driver_revision import release_of
+from kgpu.formats.crd.nodeoperation import WAITING_FOR_PODS, OperationPhase, Result
+from kgpu.formats.driver_revision import DriverRevision, release_of, revision_of
 from kgpu.operator.model import ClusterNode, NodeDriverPod, Object, UpgradeOperation
 from kgpu.operator.node_selectors import BySelector, is_driver, node_selector
 
@@ -39,20 +40,17 @@ class UpgradeState(enum.StrEnum):
 
 AT_REST: Final = frozenset({UpgradeState.REQUIRED, UpgradeState.DONE, UpgradeState.FAILED})
 """The states in which nothing is done to the node."""
-PENDING: Final = "Pending"
-ENDED: Final = frozenset({"Complete", "Failed"})
+ENDED: Final = frozenset({OperationPhase.COMPLETE, OperationPhase.FAILED})
 """Phases of operations that are over."""
-AGAIN: Final = frozenset({"Succeeded", "Superseded"})
+AGAIN: Final = frozenset({Result.SUCCEEDED, Result.SUPERSEDED})
 """Results after which a node that needs an upgrade again gets another one by itself."""
-WAITS_FOR_JOBS: Final = "WaitingForPods"
-"""The engine's word while it waits for pods to end before it evicts any."""
-_PHASES: Final = {
-    PENDING: UpgradeState.REQUIRED,
-    "Cordoning": UpgradeState.CORDON,
-    "Draining": UpgradeState.POD_DELETION,
-    "Acting": UpgradeState.POD_RESTART,
-    "Verifying": UpgradeState.VALIDATION,
-    "Restoring": UpgradeState.UNCORDON,
+_PHASES: Final[Mapping[str, UpgradeState]] = {
+    OperationPhase.PENDING: UpgradeState.REQUIRED,
+    OperationPhase.CORDONING: UpgradeState.CORDON,
+    OperationPhase.DRAINING: UpgradeState.POD_DELETION,
+    OperationPhase.ACTING: UpgradeState.POD_RESTART,
+    OperationPhase.VERIFYING: UpgradeState.VALIDATION,
+    OperationPhase.RESTORING: UpgradeState.UNCORDON,
 }
 
 
@@ -100,7 +98,7 @@ class NodeUpgrade:
 
 def is_pending(operation: UpgradeOperation) -> bool:
     """Whether it has not begun."""
-    return operation.phase == PENDING
+    return operation.phase == OperationPhase.PENDING
 
 
 def is_over(operation: UpgradeOperation) -> bool:
@@ -138,24 +136,18 @@ def wanted_driver(daemon_set: Object) -> WantedDriver | None:
     """What a DaemonSet of drivers asks for, None for another DaemonSet, or one without a digest."""
     if not is_driver(daemon_set):
         return None
-    metadata, template = (mapping(part) for part in (daemon_set.get("metadata"), _template(daemon_set)))
-    for container in map(mapping, items(mapping(template.get("spec")).get("containers"))):
-        if container.get("name") == names.DRIVER_CONTAINER:
-            rows = {text(row.get("name")): text(row.get("value")) for row in map(mapping, items(container.get("env")))}
-            annotations = strings(mapping(template.get("metadata")).get("annotations"))
-            return WantedDriver(
-                namespace=text(metadata.get("namespace")),
-                daemon_set=text(metadata.get("name")),
-                digest=rows.get(names.ENV_DRIVER_CONFIG_DIGEST, ""),
-                version=annotations.get(names.DRIVER_DIGEST_VERSION, ""),
-                image=text(container.get("image")),
-                owner=node_selector(daemon_set).get(names.LABEL_DRIVER_OWNER, ""),
-            )
-    return None
-
-
-def _template(daemon_set: Object) -> Mapping[str, object]:
-    return mapping(mapping(daemon_set.get("spec")).get("template"))
+    metadata, template = mapping(daemon_set.get("metadata")), mapping(mapping(daemon_set.get("spec")).get("template"))
+    made_for = revision_of(template)
+    if not made_for.image:
+        return None
+    return WantedDriver(
+        namespace=text(metadata.get("namespace")),
+        daemon_set=text(metadata.get("name")),
+        digest=made_for.digest,
+        version=made_for.rules,
+        image=made_for.image,
+        owner=node_selector(daemon_set).get(names.LABEL_DRIVER_OWNER, ""),
+    )
 
 
 def _upgrade(
@@ -185,9 +177,8 @@ def _upgrade(
 
 def _differs(pod: NodeDriverPod, wanted: WantedDriver) -> bool:
     """Whether a pod was made for another driver than is wanted."""
-    if pod.digest and wanted.version == pod.digest_version == names.THIS_DRIVER_DIGEST_VERSION:
-        return pod.digest != wanted.digest
-    return pod.image != wanted.image
+    made_for = DriverRevision(digest=pod.digest, rules=pod.digest_version, image=pod.image)
+    return not made_for.runs(wanted.digest, wanted.image)
 
 
 def _is_for(operation: UpgradeOperation, wanted: WantedDriver) -> bool:
@@ -196,7 +187,7 @@ def _is_for(operation: UpgradeOperation, wanted: WantedDriver) -> bool:
 
 def has_failed(operation: UpgradeOperation | None) -> bool:
     """Whether it has ended without the driver that it was to bring, and nobody has cancelled it."""
-    return operation is not None and is_over(operation) and operation.result not in {*AGAIN, "Cancelled"}
+    return operation is not None and is_over(operation) and operation.result not in {*AGAIN, Result.CANCELLED}
 
 
 def _state(
@@ -214,8 +205,8 @@ def _state(
 
 def state_of(operation: UpgradeOperation) -> UpgradeState:
     """The state of a node whose upgrade has begun."""
-    if operation.phase == "Draining":
-        if operation.reason == WAITS_FOR_JOBS:
+    if operation.phase == OperationPhase.DRAINING:
+        if operation.reason == WAITING_FOR_PODS:
             return UpgradeState.WAIT_FOR_JOBS
         drain = mapping(operation.spec.get("drain"))
         return UpgradeState.POD_DELETION if drain.get("onlyGpuPods") is True else UpgradeState.DRAIN

@@ -15,6 +15,10 @@ import msgspec
 from kgpu.formats.crd.common import INT32, Block, doc
 from kgpu.formats.crd.status import CONDITIONS_LIST, StatusCondition
 
+WAITING_FOR_PODS: Final = "WaitingForPods"
+"""The reason of an operation that waits for pods to end before it evicts any."""
+ROLLOUT_STOPPED: Final = "RolloutStopped"
+"""The reason of an operation that waits because others of its rollout have failed."""
 MAX_TEXT: Final = 1024
 MAX_GPUS: Final = 16
 MAX_WAITING: Final = 20

@@ -14,6 +14,7 @@ from kgpu.doctor.objects import Obj
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
+from kgpu.formats.crd.nodeoperation import ROLLOUT_STOPPED
 
 _GENTLY: Final = {"maxParallelUpgrades": 1, "maxUnavailable": "25%"}
 _OWN: Final = ("kgpu/operator, source",)
@@ -109,7 +110,7 @@ def rollout_stopped(snapshot: Snapshot) -> Iterator[Finding]:
     """Several upgrades of a driver have failed one after the other, so that the next nodes would hardly do better: kgpu
     begins no other one until a person lets it, or another driver is wanted. The other nodes keep their driver.
     """
-    stopped = [obj for obj in _upgrades(snapshot) if _pending(obj) and obj.at("status.reason") == "RolloutStopped"]
+    stopped = [obj for obj in _upgrades(snapshot) if _pending(obj) and obj.at("status.reason") == ROLLOUT_STOPPED]
     for name in sorted({obj.text("spec.rollout.name") for obj in stopped}):
         mine = [obj for obj in stopped if obj.text("spec.rollout.name") == name]
         first = min(mine, key=lambda obj: (obj.created, obj.name))
