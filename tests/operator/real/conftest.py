@@ -104,6 +104,8 @@ class Site:
         if self.installed():
             self.uninstall()
         self.until(lambda: not (self.get("pods", "-n", NAMESPACE) or {"items": ()})["items"], "the last pods to go")
+        # Where the layout was changed from agent to operands, the agent's files stay: nobody sees them who could remove them.
+        self.shell("rm -rf /var/lib/kgpu/*")
 
     def have(self, layout: str, *sets: str) -> None:
         """kgpu at work with these values: what is there is used, or upgraded, as an installation anew costs three times
