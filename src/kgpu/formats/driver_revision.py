@@ -34,9 +34,13 @@ class DriverRevision:
 
     def runs(self, digest: str, image: str) -> bool:
         """Whether this is the driver that kgpu wants, by its digest and its driver's image."""
-        if self.digest and self.rules == names.THIS_DRIVER_DIGEST_VERSION:
-            return self.digest == digest
-        return bool(image) and self.image == image
+        return self.is_same(DriverRevision(digest=digest, rules=names.THIS_DRIVER_DIGEST_VERSION, image=image))
+
+    def is_same(self, other: DriverRevision) -> bool:
+        """Whether both are the same driver: by their digests where both are made by kgpu's rules, else by the image."""
+        if self.digest and self.rules == other.rules == names.THIS_DRIVER_DIGEST_VERSION:
+            return self.digest == other.digest
+        return bool(self.image) and self.image == other.image
 
 
 def release_of(image: str) -> str:

@@ -37,7 +37,7 @@ async def wanted_driver(api: KubeApi, node: str) -> OperationDriver:
     (daemon_set,) = fitting
     wanted = revision_of(mapping(mapping(daemon_set.get("spec")).get("template")))
     running = await _running(api, node)
-    if running is not None and running.runs(wanted.digest, wanted.image):
+    if running is not None and running.is_same(wanted):
         name = release_of(wanted.image) or wanted.image
         raise ConfigError(
             f"the driver's pod on {node} is of driver {name} already", "a node whose pod is of another one",

@@ -178,7 +178,7 @@ def _upgrade(
 def _differs(pod: NodeDriverPod, wanted: WantedDriver) -> bool:
     """Whether a pod was made for another driver than is wanted."""
     made_for = DriverRevision(digest=pod.digest, rules=pod.digest_version, image=pod.image)
-    return not made_for.runs(wanted.digest, wanted.image)
+    return not made_for.is_same(DriverRevision(digest=wanted.digest, rules=wanted.version, image=wanted.image))
 
 
 def _is_for(operation: UpgradeOperation, wanted: WantedDriver) -> bool:

@@ -298,7 +298,8 @@ def test_status_and_event_say_what_is_wrong_and_it_gets_well(running: Site, watc
 
 def test_every_alert_of_the_operator_is_tried() -> None:
     of_operator = {alert.name for alert in ALERTS if alert.name.startswith("GPUOperator")}
-    assert of_operator == UPGRADE_FAILED.union(*ALERTED.values())
+    tried = UPGRADE_FAILED.union(*ALERTED.values())
+    assert of_operator <= tried <= {alert.name for alert in ALERTS}
 
 
 def test_no_probe_fails_while_agents_start(running: Site) -> None:
