@@ -31,7 +31,11 @@ ROWS: Final = (
     ("nodes_upgrades_in_progress", "gauge", "Nodes whose driver is being upgraded."),
     ("nodes_upgrades_done", "gauge", "Nodes that run the driver that is asked for."),
     ("nodes_upgrades_failed", "gauge", "Nodes whose driver upgrade has failed."),
-    ("nodes_upgrades_available", "gauge", "Nodes whose driver upgrade is approved and waits for its turn."),
+    (
+        "nodes_upgrades_available",
+        "gauge",
+        "How many driver upgrades may begin now, by maxParallelUpgrades and maxUnavailable.",
+    ),
     ("nodes_upgrades_pending", "gauge", "Nodes that need a driver upgrade which has not begun."),
 )
 # Of kgpu alone, by their whole names.

@@ -18,7 +18,8 @@ from kgpu.operator.labels import WORKLOADS, LabelRules, is_gpu
 from kgpu.operator.model import ClusterNode, NodeLabels, ObservedCluster
 from kgpu.operator.policy_summary import has_feature_labels
 from kgpu.operator.survey import Survey
-from kgpu.operator.upgrades import AT_REST, NodeUpgrade, UpgradeState
+from kgpu.operator.upgrade_slots import upgrade_slots
+from kgpu.operator.upgrades import AT_REST, UpgradeState
 
 OK, NOT_READY, NO_POLICY, BROKEN = 1.0, 0.0, -1.0, -2.0
 """Values of ``gpu_operator_reconciliation_status``."""
@@ -87,15 +88,14 @@ def _of_upgrades(view: CauseView) -> dict[str, float]:
         "gpu_operator_nodes_upgrades_failed": float(counts[UpgradeState.FAILED]),
         "gpu_operator_nodes_upgrades_pending": float(counts[UpgradeState.REQUIRED]),
         "gpu_operator_nodes_upgrades_available": float(
-            sum(_may_begin(upgrade) for upgrade in rows if upgrade.state is UpgradeState.REQUIRED)
+            upgrade_slots(rows, view.upgrade_rules, _down(view.nodes)) if view.settings.operations else 0
         ),
     }
 
 
-def _may_begin(upgrade: NodeUpgrade) -> bool:
-    """Whether nothing but its turn is awaited."""
-    operation = upgrade.operation
-    return upgrade.needed and not upgrade.skipped and operation is not None and operation.approved
+def _down(nodes: Iterable[ClusterNode]) -> frozenset[str]:
+    """The nodes that can't be used now."""
+    return frozenset(node.name for node in nodes if node.unschedulable or not node.ready)
 
 
 def upgrade_steps(before: Iterable[ClusterNode], changes: Iterable[NodeLabels]) -> tuple[Advice, ...]:

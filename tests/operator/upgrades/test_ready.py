@@ -128,8 +128,8 @@ def test_the_metrics_are_true() -> None:
         return {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
 
     none = {"in_progress": 0.0, "done": 0.0, "failed": 0.0, "pending": 0.0, "available": 0.0}
-    assert figures(fleet("n1", "n2", upgrade=AUTO)) == {**none, "done": 2.0}
-    assert figures(with_status(AUTO)) == {**none, "pending": 2.0, "available": 2.0}
+    assert figures(fleet("n1", "n2", upgrade=AUTO)) == {**none, "done": 2.0, "available": 1.0}
+    assert figures(with_status(AUTO)) == {**none, "pending": 2.0, "available": 1.0}
     assert figures(with_status(BY_HAND)) == {**none, "pending": 2.0}
     assert figures(with_status(AUTO, phase="Acting")) == {**none, "in_progress": 2.0}
     assert plan(with_status(AUTO), SETTINGS).metrics["gpu_operator_driver_auto_upgrade_enabled"] == 1.0
