@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from kgpu.base.errors import HostError
-from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import NODES
 from kgpu.operations.config import OperationBudget, Share
 from tests.budget import count
+from tests.operations.orders import Processes, Watched
 from tests.operations.sim_drivers import wanted
 from tests.operations.world import Cluster, Engine
 
@@ -210,33 +210,6 @@ async def test_nothing_is_left_behind_by_a_kill(name: str) -> None:
             assert len(set(cluster.driver_deletions)) <= 1, die_at
 
 
-class Watched(Cluster):
-    """Checks after each write that no more nodes are held than may be."""
-
-    most = 0
-    most_held = 0
-
-    async def _counted(self, write: Callable[[], object]) -> object:
-        try:
-            return await super()._counted(write)
-        finally:
-            held = sum(1 for name in self.names if self.owners(name))
-            begun = sum(1 for name in self.operations if self._is_at_work(name))
-            self.most, self.most_held = max(self.most, begun), max(self.most_held, held)
-
-    def _is_at_work(self, name: str) -> bool:
-        """Whether it takes a slot: one that waits for a machine does not, nor while it gives its node back."""
-        phase = self.status(name).get("phase")
-        waits = phase in {"Acting", "Restoring"} and self.object(NODE_OPERATIONS, name)["spec"]["type"] == "Replace"
-        return phase in BEGUN and not waits
-
-    names: tuple[str, ...] = ()
-    operations: tuple[str, ...] = ()
-
-
-BEGUN = {"Cordoning", "Draining", "Acting", "Verifying", "Restoring"}
-
-
 def _act(cluster: Watched, chance: random.Random) -> None:
     """Something that people or the weather do."""
     name, operation = chance.choice(cluster.names), chance.choice(cluster.operations)
@@ -287,24 +260,6 @@ async def test_the_budget_holds_in_any_order(block: int) -> None:
     assert sum(kills) >= BLOCK / 5
 
 
-class _Processes:
-    """One process of the engine after the other: a killed one is followed by the next."""
-
-    def __init__(self, cluster: Cluster, budget: OperationBudget) -> None:
-        self.kills = 0
-        self._cluster = cluster
-        self._budget = budget
-        self.engine = Engine(cluster, budget)
-
-    async def go_on(self, seconds: float, *, step: float = 0.5) -> None:
-        await self.engine.run_for(seconds, step=step)
-        if self.engine.killed:
-            self.kills += 1
-            await self.engine.stop()
-            self.engine = Engine(self._cluster, self._budget, clock=self.engine.clock)
-            await self.engine.start()
-
-
 def _some_cluster(chance: random.Random) -> Watched:
     cluster = Watched()
     cluster.names = tuple(f"n{number}" for number in range(1, chance.choice((1, 3, 4, 6)) + 1))
@@ -323,7 +278,7 @@ async def _any_order(seed: int) -> int:
     cluster = _some_cluster(chance)
     share = chance.choice((Share(1), Share(2), Share(percent=25), Share(percent=50)))
     budget = OperationBudget(max_parallel=chance.choice((1, 2, 5)), max_unavailable=share)
-    processes = _Processes(cluster, budget)
+    processes = Processes(cluster, budget)
     await processes.engine.start()
     for _ in range(30):
         await processes.go_on(1)

@@ -35,6 +35,7 @@ class Rollouts:
         self._total = total
         self._held: dict[str, set[str]] = {}
         self._ended: dict[tuple[str, str], list[Operation]] = {}
+        self._failed: dict[tuple[str, str], list[Operation]] = {}
         for operation in operations:
             rollout = operation.spec.rollout
             if rollout is not None and operation.begun:
@@ -68,7 +69,10 @@ class Rollouts:
     def _stopped(self, operation: Operation, rollout: OperationRollout) -> str:
         if not rollout.stop_after_failures or operation.spec.even_if_stopped:
             return ""
-        failed = failed_in_a_row(self._ended.get((rollout.name, _digest(operation)), ()))
+        key = rollout.name, _digest(operation)
+        if key not in self._failed:  # worked out once for all that wait
+            self._failed[key] = failed_in_a_row(self._ended.get(key, ()))
+        failed = self._failed[key]
         if len(failed) < rollout.stop_after_failures:
             return ""
         rows = "; ".join(f"{row.node}: {row.status.message[:200]}" for row in failed[:NAMED])
