@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import click
 
-from bench import churn, doctor, exporter, install, maintenance, measures, nodes, operator
+from bench import churn, doctor, exporter, install, maintenance, measures, nodes, operator, upgrades
 from bench.machine import describe_machine
 from bench.measures import World
 from bench.skip import SkippedError
@@ -230,6 +230,23 @@ MEASUREMENTS: Final = (
             Figure("rss", "the same, operator's RSS", "MiB"),
         ),
         lambda world: maintenance.all_nodes(world, 1000),
+    ),
+    Measurement(
+        "upgrades-1000",
+        (
+            Figure("busy", "in memory, 1,000 nodes' drivers upgraded, at most 50 at a time, with the API's part", "s"),
+            Figure("longest", "the same, the longest half second of simulated time", "ms"),
+            Figure("decision", "the same, the operator's longest decision", "ms"),
+            Figure("simulated", "the same, simulated time", "s"),
+            Figure("most", "the same, upgrades under way at a time, at most", "", 50),
+            Figure("cordoned", "the same, nodes that were cordoned at a time, at most", "", 50),
+            Figure("writes", "the same, API writes of the engine per node", "", 25),
+            Figure("reads", "the same, API reads of the engine per node", "", 5),
+            Figure("left", "the same, nodes left cordoned", "", 0),
+            Figure("missing", "the same, nodes without the wanted driver", "", 0),
+            Figure("rss", "the same, RSS of the engine and all that it works on", "MiB"),
+        ),
+        lambda world: upgrades.all_nodes(world, 1000),
     ),
     Measurement(
         "nodes-1000",

@@ -78,8 +78,9 @@ class SimDrivers:
 
     def look(self) -> None:
         """The controller makes pods that are missing; those that are there get on."""
+        there = {pod["spec"]["nodeName"]: pod for pod in reversed(self.pods())}
         for node, driver in self.of.items():
-            pod = self.pod(node)
+            pod = there.get(node)
             if pod is None:
                 self._make(node, self.template)
             elif "deletionTimestamp" not in pod["metadata"]:

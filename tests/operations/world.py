@@ -280,7 +280,7 @@ class Cluster(FakeApi):
         return self.put(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}, **fields})
 
     def _pods_now(self) -> list[Object]:
-        return [stored.shown() for (resource, _, _), stored in self._objects.items() if resource == PODS]
+        return [stored.shown() for (resource, _, _), stored in list(self._objects.items()) if resource == PODS]
 
     def driven(self, name: str, digest: str = "1", **given: Any) -> SimDriver:
         """Let a node run a driver of a container."""
@@ -396,11 +396,15 @@ class Cluster(FakeApi):
         known = self.object(NODES, name)
         annotations = known["metadata"].get("annotations") or {}
         machine = self.machines[name]
-        said = None if machine.left else machine.agent.answers(annotations, self.pods_on(name))
+        said = None if machine.left else machine.agent.answers(annotations, self._holders_on(name))
         if annotations.get(names.OPERATION_REPORT_ANNOTATION) != said:
             rest = {key: text for key, text in annotations.items() if key != names.OPERATION_REPORT_ANNOTATION}
             told = rest if said is None else {**rest, names.OPERATION_REPORT_ANNOTATION: said}
             self.put(NODES, {**known, "metadata": {**known["metadata"], "annotations": told}})
+
+    def _holders_on(self, name: str) -> set[str]:
+        """The pods of a node whose agent knows of pods that hold GPUs."""
+        return self.pods_on(name) if self.machines[name].agent.holders else set()
 
     def order(self, name: str) -> str:
         """What a node's agent is ordered to do."""

@@ -9,6 +9,7 @@ of pods on nodes. It does not validate objects.
 from __future__ import annotations
 
 import asyncio
+import bisect
 import datetime as dt
 import itertools
 import uuid
@@ -42,6 +43,10 @@ _IDENTITY: Final = frozenset(
 _LIST_KEYS: Final = {"conditions": "type", "ownerReferences": "uid", "podIPs": "ip"}
 _REPLACE: Final = {"$patch": "replace"}
 _FINALIZERS: Final = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
+
+
+def _version_of(logged: Logged) -> int:
+    return logged.version
 
 
 def _copied(value: Any) -> Any:
@@ -175,7 +180,7 @@ class FakeApi:
             yield WatchEvent(Change.BOOKMARK, {"metadata": {"resourceVersion": resource_version}})
             while True:
                 waker.clear()
-                for logged in [entry for entry in self._log if entry.version > last_version]:
+                for logged in self._log[bisect.bisect_right(self._log, last_version, key=_version_of) :]:
                     last_version = logged.version
                     if logged.resource == resource and _selected(logged.obj, namespace, selector):
                         yield WatchEvent(logged.change, _copied(logged.obj))
