@@ -234,7 +234,7 @@ MEASUREMENTS: Final = (
     Measurement(
         "upgrades-1000",
         (
-            Figure("busy", "in memory, 1,000 nodes' drivers upgraded, at most 50 at a time, with the API's part", "s"),
+            Figure("busy", "in memory, 1,000 nodes' drivers upgraded, 50 at a time", "s"),
             Figure("longest", "the same, the longest half second of simulated time", "ms"),
             Figure("decision", "the same, the operator's longest decision", "ms"),
             Figure("simulated", "the same, simulated time", "s"),

@@ -83,10 +83,10 @@ class Counted(Cluster):
             self.most_cordoned = max(self.most_cordoned, len(self.cordoned))
         return obj
 
-    def operations(self) -> list[UpgradeOperation]:
+    def operations(self) -> tuple[UpgradeOperation, ...]:
         """As the operator sees them."""
         rows = (each.obj for (kind, _, _), each in self._objects.items() if kind == NODE_OPERATIONS)
-        return [read_operation(obj)["upgrade"] for obj in rows]
+        return tuple(read_operation(obj)["upgrade"] for obj in rows)
 
 
 def _keep(names_of: set[str], name: str, *, held: bool) -> None:
