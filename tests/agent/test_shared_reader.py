@@ -9,7 +9,7 @@ import pytest
 from kgpu.agent.shared_reader import QUEUE_LIMIT, SharedReader
 from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import HwError
-from kgpu.hw.port import DriverReleasedError, EventKind, HardwareEvent, Inventory
+from kgpu.hw.port import DriverExchangedError, DriverReleasedError, EventKind, HardwareEvent, Inventory
 
 XID = HardwareEvent(kind=EventKind.XID, uuid="GPU-1", code=79)
 
@@ -263,6 +263,24 @@ async def test_a_reader_that_is_held_back_is_closed_and_opened_again(world):
     await world.real.queue.put(XID)
     assert await anext(events) == XID
     assert world.opens == 2
+
+
+async def test_an_exchange_is_told_at_once_and_a_release_after_it_is_none_any_more(world):
+    events = world.shared.events()
+    await world.shared.inventory()
+    world.shared.hold("another driver", exchange=True)
+    assert await anext(events) == HardwareEvent(kind=EventKind.INVENTORY)
+    await world.shared.let_go()
+    with pytest.raises(DriverExchangedError, match="another driver"):
+        await world.shared.inventory()
+    world.real = Scripted()
+    world.shared.reopen()
+    await world.shared.inventory()
+    world.shared.hold("a reset")
+    await world.shared.let_go()
+    with pytest.raises(DriverReleasedError) as released:
+        await world.shared.inventory()
+    assert type(released.value) is DriverReleasedError
 
 
 async def test_calls_that_are_under_way_end_as_released_and_cancel_nobody(world):

@@ -15,7 +15,7 @@ from kgpu.base.advice import Advice
 from kgpu.base.errors import HwError, KubeError, line_of
 from kgpu.host.root import DriverRoot
 from kgpu.hw.fake_reader import FakeReader, sample_inventory
-from kgpu.hw.port import DriverReleasedError, Problem
+from kgpu.hw.port import DriverExchangedError, DriverReleasedError, Problem
 from kgpu.validator.checks.plugin import NodeResources
 from kgpu.validator.config import ValidatorSettings, skipped_checks
 from kgpu.validator.cuda import CudaOutcome, MemoryCuda
@@ -245,6 +245,18 @@ async def test_a_driver_that_is_released_leaves_all_results_however_long(node) -
         node.reader.set_down(None)
         await node.passed()
     assert node.runner.runs.count(node.uuids[0]) == 1
+
+
+async def test_a_driver_that_is_exchanged_leaves_no_result_and_the_next_one_is_tried_anew(node) -> None:
+    async with node.running():
+        await node.passed()
+        node.reader.set_down(DriverExchangedError("the driver is exchanged"))
+        os.unlink(node.folder.path / "cuda-ready")  # a change of the files is a look
+        await node.until(lambda: all(node.status(check) is Status.WAITING for check in Check))
+        assert not {"driver-ready", "cuda-ready"} & set(node.files())
+        node.reader.set_down(None)
+        await node.passed()
+    assert node.runner.runs.count(node.uuids[0]) == 2
 
 
 async def test_a_test_that_the_release_interrupts_is_made_again(node) -> None:
