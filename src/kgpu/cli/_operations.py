@@ -78,6 +78,9 @@ def details(operation: Operation | UnreadableOperation) -> list[str]:
         ("operation", operation.name),
         ("node", f"{operation.node} ({status.node_uid or 'not seen yet'})"),
         ("type", spec.type),
+        ("driver", _driver(operation)),
+        ("rollout", _rollout(operation)),
+        ("waits for", _waits(operation)),
         ("GPUs", ", ".join(spec.gpus)),
         ("by", spec.requested_by),
         ("reason", spec.reason),
@@ -100,6 +103,37 @@ def details(operation: Operation | UnreadableOperation) -> list[str]:
         word = "" if condition.status == "True" else f": {condition.status}{why}"
         lines.append(f"{condition.last_transition_time}  {condition.type}{word}")
     return lines
+
+
+def _driver(operation: Operation) -> str:
+    """Which driver an upgrade exchanges for which."""
+    driver = operation.spec.driver
+    if driver is None:
+        return ""
+    wanted = driver.version or driver.image or f"digest {driver.digest}"
+    return f"{driver.from_version or 'unknown'} -> {wanted} (DaemonSet {driver.namespace}/{driver.daemon_set})"
+
+
+def _rollout(operation: Operation) -> str:
+    """The rollout that an operation belongs to, and its budget."""
+    rollout = operation.spec.rollout
+    if rollout is None:
+        return ""
+    parallel = f"at most {rollout.max_parallel} at a time" if rollout.max_parallel else "any number at a time"
+    stops = f", stops after {rollout.stop_after_failures} failures in a row" if rollout.stop_after_failures else ""
+    return f"{rollout.name}: {parallel}, maxUnavailable {rollout.max_unavailable}{stops}"
+
+
+def _waits(operation: Operation) -> str:
+    """Which pods are waited for before any is asked to go, and since when, while they are."""
+    from kgpu.formats.crd.nodeoperation import WAITING_FOR_PODS
+
+    wanted, status = operation.spec.drain.wait_for, operation.status
+    if wanted is None or operation.ended:
+        return ""
+    limit = f"at most {wanted.timeout_seconds} s" if wanted.timeout_seconds else "without a limit"
+    since = f", since {status.phase_since}" if status.reason == WAITING_FOR_PODS and status.phase_since else ""
+    return f"pods with {wanted.pod_selector}{since}, {limit}"
 
 
 def show_previews(previews: Sequence[Preview], output: str) -> None:
