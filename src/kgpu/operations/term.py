@@ -177,9 +177,10 @@ class Term:
         await self._look_up()
         times: list[float | None] = [await self._repair()]  # first: what is withdrawn must not begin
         seen = _PassView(watching.nodes(), self._live(watching.operations()), self.state.writes)
-        unended = (operation for operation in watching.operations() if self._may_go_on(operation))
-        operations = sorted(unended, key=_giving_back_first)
-        verdicts = admit(operations, seen.nodes, self._budget(), self._now(), self._unreadable())
+        # Those that have ended count, too: for the rate, and for whether a rollout has stopped.
+        known = [operation for operation in watching.operations() if operation.uid not in self._repairs.withdrawn]
+        operations = sorted((one for one in known if not one.ended), key=_giving_back_first)
+        verdicts = admit(known, seen.nodes, self._budget(), self._now(), self._unreadable())
         await self._pods.follow({operation.node for operation in operations if operation.phase in _DRAINS})
         for operation in operations:
             verdict = verdicts.get(operation.uid, AdmissionVerdict())
@@ -203,9 +204,6 @@ class Term:
                 "several writes had no answer", "an API server that answers", "wait; kgpu keeps trying"
             )
         return min((moment for moment in times if moment is not None), default=None)
-
-    def _may_go_on(self, operation: Operation) -> bool:
-        return not operation.ended and operation.uid not in self._repairs.withdrawn
 
     def _live(self, operations: tuple[Operation, ...]) -> frozenset[str]:
         """The uids that may hold a node: operations that have begun, and those that can't be read."""
