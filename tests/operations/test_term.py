@@ -426,3 +426,24 @@ async def test_what_was_cordoned_is_on_record_before_the_first_pod_is_asked(clus
         if not cluster.unschedulable("n1"):
             assert not cluster.evictions
     assert {row["type"] for row in cluster.status("m")["conditions"]} >= {"Admitted", "Cordoned"}
+
+
+async def test_operations_that_have_ended_count_for_the_hour() -> None:
+    cluster = Cluster()
+    for name in ("n1", "n2"):
+        cluster.node(name)
+    engine = Engine(cluster, OperationBudget(max_parallel=10, max_unavailable=Share(percent=100), max_per_hour=1))
+    await engine.start()
+    try:
+        cluster.operation("a", "n1")
+        await engine.run_for(3)
+        cluster.say("a", resume=True)
+        await engine.run_for(3)
+        assert cluster.status("a")["phase"] == "Complete"
+        cluster.operation("b", "n2")
+        await engine.run_for(3)
+        assert cluster.status("b")["reason"] == "WaitsForRate"
+        await engine.run_for(3700, step=10)
+        assert cluster.status("b")["phase"] == "Acting"
+    finally:
+        await engine.stop()
