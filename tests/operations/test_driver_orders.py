@@ -1,6 +1,6 @@
 """Driver upgrades in random orders with operations of other types, people, weather, dying agents and kills.
 
-The wanted driver changes midway, drivers fail, a node is deleted, people approve, cancel, uncordon and pause. Neither the
+The wanted driver changes midway, drivers fail, a node is deleted, people approve, cancel and uncordon. Neither the
 budget of the rollout nor that of the engine is exceeded, and nothing is left behind.
 """
 
