@@ -156,8 +156,34 @@ def test_the_last_ten_of_a_node_are_kept_for_thirty_days() -> None:
 
     rows = [ended(number, NOW + number) for number in range(13)]
     others = [ended(20, NOW, "n2"), ended(21, NOW - KEPT_SECONDS, "n2"), operation("Acting")]
-    forgotten = {write.operation.name for write in outdated((*rows, *others), NOW + 20)}
+    forgotten = {write.operation.name for write in outdated((*rows, *others), NOW + 20, {"n1": NODE})}
     assert forgotten == {"m0", "m1", "m2", "m21"}
+
+
+@pytest.mark.parametrize(
+    ("result", "node", "kept"),
+    [
+        ("PermanentFailure", NODE, True),
+        ("Cancelled", NODE, True),
+        ("Succeeded", NODE, False),
+        ("PermanentFailure", None, False),
+        ("PermanentFailure", dataclasses.replace(NODE, uid="another"), False),
+    ],
+)
+def test_a_driver_that_failed_is_remembered_until_another_upgrade_of_the_node(
+    result: str, node: TargetNode | None, kept: bool
+) -> None:
+    driver = {"namespace": "gpu-operator", "daemonSet": "driver", "digest": "7", "image": "example.org/driver:550"}
+    asked = operation("Failed", spec={"type": "DriverUpgrade", "driver": driver}, result=result)
+    ended = stamp_of(NOW - KEPT_SECONDS)
+    old = dataclasses.replace(asked, status=msgspec.structs.replace(asked.status, completed_at=ended))
+    older = dataclasses.replace(old, name="older", uid="op0", created=NOW - 1)
+    older = dataclasses.replace(
+        older, status=msgspec.structs.replace(old.status, completed_at=stamp_of(NOW - 2 * KEPT_SECONDS))
+    )
+    nodes = {} if node is None else {"n1": node}
+    forgotten = {write.operation.name for write in outdated((older, old), NOW + 20, nodes)}
+    assert forgotten == ({"older"} if kept else {"older", "m"})
 
 
 def test_an_uncordon_right_after_the_cordon_counts() -> None:

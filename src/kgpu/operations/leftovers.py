@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from kgpu.formats.crd.nodeoperation import OperationPhase
+from kgpu.formats.crd.nodeoperation import OperationPhase, OperationType, Result
 from kgpu.operations.model import ActPod, EndAct, Forget, HoldNode, Operation, TargetNode, moment_of
 
 KEPT: Final = 10
@@ -38,9 +38,12 @@ def ended_acts(acts: Collection[ActPod], operations: Collection[Operation]) -> t
     return tuple(EndAct(pod=pod) for pod in acts if pod.act not in wanted)
 
 
-def outdated(operations: Collection[Operation], now: float) -> tuple[Forget, ...]:
+def outdated(operations: Collection[Operation], now: float, nodes: Mapping[str, TargetNode]) -> tuple[Forget, ...]:
     """The finished operations to delete: all but the last ``KEPT`` of each node, and those older than
     ``KEPT_SECONDS``.
+
+    The last driver upgrade of a node that is there stays if it did not succeed: it keeps the driver that failed from
+    being tried again.
     """
     by_node: dict[str, list[tuple[float, Operation]]] = {}
     for operation in operations:
@@ -50,7 +53,21 @@ def outdated(operations: Collection[Operation], now: float) -> tuple[Forget, ...
     rows = []
     for ends in by_node.values():
         ends.sort(key=lambda row: (row[0], row[1].name), reverse=True)
+        stays = _last_unsuccessful_upgrade([operation for _, operation in ends], nodes)
         rows += [
-            operation for place, (ended, operation) in enumerate(ends) if place >= KEPT or now - ended > KEPT_SECONDS
+            operation
+            for place, (ended, operation) in enumerate(ends)
+            if (place >= KEPT or now - ended > KEPT_SECONDS) and operation is not stays
         ]
     return tuple(Forget(operation=operation) for operation in rows)
+
+
+def _last_unsuccessful_upgrade(
+    newest_first: Collection[Operation], nodes: Mapping[str, TargetNode]
+) -> Operation | None:
+    """The last driver upgrade of a node that is there, None if it succeeded."""
+    last = next((one for one in newest_first if one.type is OperationType.DRIVER_UPGRADE), None)
+    if last is None or last.status.result == Result.SUCCEEDED.value:
+        return None
+    node = nodes.get(last.node)
+    return last if node is not None and node.uid == last.status.node_uid else None

@@ -218,7 +218,7 @@ class Term:
         watching = self._watching
         held = leftovers(watching.nodes().values(), self._live(watching.operations()))
         acts = ended_acts(watching.acts(), watching.operations()) if watching.acts_known else ()
-        return [*held, *acts, *outdated(watching.operations(), self._now())[:AT_ONCE]]
+        return [*held, *acts, *outdated(watching.operations(), self._now(), watching.nodes())[:AT_ONCE]]
 
     async def _read_anew(self) -> bool:
         """Read operations and the nodes that they hold, as watches may not have delivered the last leader's writes: a
