@@ -26,9 +26,11 @@ from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import NODES, Object, Resource
 from kgpu.operations.config import OperationBudget, Share
 from kgpu.operations.model import BEGUN
-from kgpu.operator.model import NodeDriverPod, UpgradeOperation
+from kgpu.operator.model import UpgradeOperation
 from kgpu.operator.nodes import read_node
+from kgpu.operator.projections import driver_pods
 from kgpu.operator.projections import operation as read_operation
+from kgpu.operator.projections import pod as read_pod
 from kgpu.operator.upgrade_operations import upgrade_plan
 from kgpu.operator.upgrade_rules import UpgradeRules
 from kgpu.operator.upgrades import node_upgrades, wanted_driver
@@ -115,7 +117,7 @@ class _Operator:
         wanted = wanted_driver(daemon_set)
         if wanted is None:
             raise ValueError(daemon_set)
-        pods, known = [_pod(pod) for pod in self._cluster.drivers.pods()], self._cluster.operations()
+        pods, known = driver_pods(map(read_pod, self._cluster.drivers.pods())), self._cluster.operations()
         begin = time.perf_counter()
         upgrades = node_upgrades(self._nodes, {DAEMON_SET: daemon_set}, pods, known)
         found = upgrade_plan(upgrades, {DAEMON_SET: _RULES}, known, {DAEMON_SET: wanted})
@@ -138,15 +140,6 @@ def _daemon_set() -> Object:
         "metadata": {"namespace": NAMESPACE, "name": DAEMON_SET},
         "spec": {"template": {"metadata": metadata, "spec": spec}},
     }
-
-
-def _pod(pod: Object) -> NodeDriverPod:
-    digest = str(pod["spec"]["containers"][0]["env"][0]["value"])
-    return NodeDriverPod(
-        name=pod["metadata"]["name"], node=pod["spec"]["nodeName"], daemon_set=DAEMON_SET, digest=digest,
-        digest_version=names.THIS_DRIVER_DIGEST_VERSION, image=image(digest), ready=True,
-        made=pod["metadata"]["creationTimestamp"], leaving="deletionTimestamp" in pod["metadata"],
-    )  # fmt: skip
 
 
 async def measure(count: int) -> dict[str, float]:

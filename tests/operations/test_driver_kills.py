@@ -13,6 +13,7 @@ import pytest
 
 from kgpu.operations.config import OperationBudget, Share
 from tests.budget import count
+from tests.operations.orders import Watched
 from tests.operations.sim_drivers import wanted
 from tests.operations.world import Cluster, Engine
 
@@ -52,21 +53,10 @@ ROLLOUTS = {
 }
 
 
-class Measured(Cluster):
-    """Counts after each write how many nodes the rollout holds."""
-
-    most_held = 0
-
-    async def _counted(self, write: object) -> object:
-        try:
-            return await super()._counted(write)  # type: ignore[arg-type]
-        finally:
-            self.most_held = max(self.most_held, sum(1 for name in self.machines if self.owners(name)))
-
-
-def _begin(rollout: Rollout) -> tuple[Measured, list[str]]:
-    cluster = Measured()
+def _begin(rollout: Rollout) -> tuple[Watched, list[str]]:
+    cluster = Watched()
     nodes = [f"n{number}" for number in range(1, NODES_EACH + 1)]
+    cluster.names = tuple(nodes)
     for name in nodes:
         cluster.node(name)
         driver = cluster.driven(name)
@@ -89,7 +79,7 @@ def _ended(cluster: Cluster, nodes: list[str]) -> bool:
     return all(cluster.status(f"up-{name}").get("phase") in {"Complete", "Failed"} for name in nodes)
 
 
-async def _play(rollout: Rollout, kills: tuple[int, ...] = ()) -> Measured:
+async def _play(rollout: Rollout, kills: tuple[int, ...] = ()) -> Watched:
     """``kills`` are numbers of writes, ascending; a negative one is killed after the write."""
     cluster, nodes = _begin(rollout)
     left = list(kills)
@@ -114,7 +104,7 @@ async def _play(rollout: Rollout, kills: tuple[int, ...] = ()) -> Measured:
     return cluster
 
 
-def _check(cluster: Measured, rollout: Rollout, point: object) -> None:
+def _check(cluster: Watched, rollout: Rollout, point: object) -> None:
     """What holds whenever the process is killed."""
     for name in cluster.machines:
         status = cluster.status(f"up-{name}")
