@@ -395,6 +395,15 @@ def test_set_healthy_holds_until_there_is_new_evidence() -> None:
     assert [one.key for one in verdict(worse, T + 2010).evidence] == ["many"]
 
 
+def test_what_came_after_a_persons_word_counts_also_where_it_was_read_before_it() -> None:
+    memory = read(NEW, replace(WELL, at=T + 10))
+    memory = on_fault(on_fault(memory, xid(79, T + 20), CONFIG), xid(48, T + 40), CONFIG)
+    memory = read(memory, replace(WELL, at=T + 50, rows_pending=True))
+    memory = set_healthy(memory, T + 30)
+    assert {one.key for one in verdict(memory, T + 51).evidence} == {"48", "pending"}
+    assert verdict(set_healthy(memory, T + 50), T + 51).evidence == ()
+
+
 def test_a_fact_that_went_and_came_back_is_new_evidence() -> None:
     memory = set_healthy(read(NEW, replace(WELL, rows_pending=True)), T)
     memory = read(memory, replace(WELL, at=T + 10, rows_pending=False), replace(WELL, at=T + 20, rows_pending=True))

@@ -236,6 +236,16 @@ async def test_orders_are_carried_out_once(node: Node) -> None:
     assert [one.name for one in node.history.notes() if one.kind == "order"] == ["set healthy"]
 
 
+async def test_an_order_that_is_read_late_does_not_cover_what_came_after_it(node: Node) -> None:
+    node.start()
+    node.uptime += 10
+    node.log.add(line(95))
+    await node.until(lambda: node.withdrawn() == [A.uuid])
+    node.history.put(HealthOrder(kind="healthy", gpu="0", at=T - 60))
+    await node.until(lambda: not node.history.orders())
+    assert node.withdrawn() == [A.uuid]
+
+
 async def test_a_log_that_can_not_be_read_is_told_and_the_rest_goes_on(node: Node) -> None:
     node.log.fail(HostError("the kernel log can't be read: no", "it", "do"))
     node.start()

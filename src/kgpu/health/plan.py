@@ -161,12 +161,14 @@ def on_boot(memory: RememberedGpu, booted_at: float) -> RememberedGpu:
 
 
 def set_healthy(memory: RememberedGpu, at: float) -> RememberedGpu:
-    """The memory after a person called the GPU well: it is, until new evidence comes or a known fact gets worse."""
+    """The memory after a person called the GPU well at ``at``: it is, until new evidence comes or a known fact gets
+    worse. What came after their word, and before it was read, is new evidence.
+    """
     return replace(
         memory,
-        events=(),
-        episodes=(),
-        accepted={one.evidence.name: one.evidence.value for one in memory.conditions},
+        events=tuple(one for one in memory.events if one.last > at),
+        episodes=tuple((name, when) for name, when in memory.episodes if when > at),
+        accepted={one.evidence.name: one.evidence.value for one in memory.conditions if one.since <= at},
         accepted_at=max(at, memory.accepted_at),
     )
 

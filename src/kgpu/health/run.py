@@ -278,8 +278,9 @@ class HealthWatch:
                     for number, order in await beside(history.orders):
                         if number not in self._keeper.done:
                             ahead = self._ctx.wall() - self._now()
+                            given = min(order.at - ahead, self._now())
                             self._node.order(
-                                replace(order, at=self._now(), until=order.until - ahead if order.until else 0.0)
+                                replace(order, at=given, until=order.until - ahead if order.until else 0.0)
                             )
                             self._keeper.done.append(number)
                             self._wake.set()

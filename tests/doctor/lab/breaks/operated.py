@@ -62,11 +62,19 @@ class LostAndRepaired:
     gpu: int
 
     def do(self, ground: Ground) -> Undo:
-        repaired = KernelSays(self.node, self.gpu, 79, "GPU has fallen off the bus.").do(ground)
-        until(lambda: self._says(ground) == "False", "the agent tells of it")
+        lost = KernelSays(self.node, self.gpu, 79, "GPU has fallen off the bus.")
+        until(lambda: self._is_told(ground, lost), "the agent tells of it")
+        repaired = lost.do(ground)
         repaired()
         until(lambda: self._says(ground) == "True", "the agent says that it is over")
         return repaired
+
+    def _is_told(self, ground: Ground, lost: KernelSays) -> bool:
+        """Whether the Node says so; as the driver's own verdict does not follow, one line counts for seconds only."""
+        if self._says(ground) == "False":
+            return True
+        lost.do(ground)
+        return False
 
     def _says(self, ground: Ground) -> str:
         rows = ((ground.get("Node", self.node) or {}).get("status") or {}).get("conditions") or ()
@@ -112,7 +120,7 @@ HARDWARE = (
         what="the driver asks for a reset after an error that no row is about", first="HW-14", names="Xid 62",
         steps=(xid(62, node=FIRST, gpu=6),),
     ),
-    Break(what="an NVLink has failed", first="HW-06", names=FIRST, steps=(KernelSays(FIRST, 6, 74, "NVLink: fatal error detected on link 2"),)),
+    Break(what="an NVLink has failed", first="HW-06", names=FIRST, steps=(xid(74, node=FIRST, gpu=6),)),
     Break(
         what="a GPU's firmware does not answer", first="HW-07", names=SMALL,
         steps=(KernelSays(SMALL, 0, 119, "Timeout after 6s of waiting for RPC response from GPU0 GSP!"),),
