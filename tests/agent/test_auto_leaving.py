@@ -8,6 +8,7 @@ import threading
 import msgspec
 
 from kgpu.agent.host import Role
+from kgpu.agent.host_files import HostFiles
 from kgpu.base.files import write_atomic
 from kgpu.base.threads import beside
 from kgpu.formats import names
@@ -220,3 +221,28 @@ async def test_a_node_that_was_left_and_belongs_again_remembers_its_orders(clust
             cluster.mark("leaving")
             await eventually(lambda: state(cluster, "one") == ("left", ""))
             assert not memory.exists()
+
+
+async def test_what_an_agent_for_the_whole_node_has_left_goes_with_the_operand_that_came_after_it(cluster, tmp_path):
+    """The layout was changed: the agent's state is beside the operand's, whose folder is below it."""
+    node_state, cdi = tmp_path / "node-state", tmp_path / "cdi"
+    mine, changed, of_another = cdi / "mine.json", cdi / "changed.json", node_state / "device-plugin/devices.json"
+    for path in (mine, changed, of_another, node_state / "somebodys.txt", node_state / "agent.json"):
+        write_atomic(path, "text")
+    for name in ("devices.json", "health.db", "health.db-wal"):
+        (node_state / name).write_text("text")
+    former = HostFiles(node_state)
+    former.wrote(mine)
+    former.wrote(changed)
+    changed.write_text("somebody's")
+    config = AgentConfig(roles={"labels": RoleConfig()}, driver_install_dir="/nowhere")
+    cluster.tell(config)
+    async with hosted(cluster, tmp_path, node_state_dir=node_state):
+        await eventually(lambda: names.LABEL_GPU_PRODUCT in cluster.labels)
+        assert mine.exists()
+        cluster.tell(msgspec.structs.replace(config, leaving=True))
+        await eventually(lambda: state(cluster, "labels") == ("left", ""))
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert {"cdi/changed.json", "node-state/somebodys.txt", "node-state/device-plugin/devices.json"} <= left
+    assert not {name for name in left if name.startswith(("cdi/mine", "node-state/agent", "node-state/health"))}
+    assert not {name for name in left if name.startswith(("node-state/devices", "node-state/host-files"))}

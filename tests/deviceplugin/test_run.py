@@ -18,7 +18,7 @@ from kgpu.deviceplugin.model import HostDevices
 from kgpu.deviceplugin.run import FAILURES_BEFORE_UNHEALTHY
 from kgpu.formats.config_choice import problem_text
 from kgpu.hw.fake_reader import FakeReader, sample_partitions
-from kgpu.hw.port import DriverReleasedError, EventKind, HardwareEvent, Inventory, Problem
+from kgpu.hw.port import DriverExchangedError, DriverReleasedError, EventKind, HardwareEvent, Inventory, Problem
 from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
 from kgpu.kubelet import convert
 from kgpu.kubelet.fake import AdmissionError
@@ -419,6 +419,7 @@ async def test_required_imex_channels_hold_everything_back_until_they_are_there(
 
 
 RELEASED = DriverReleasedError("a GPU is being reset")
+EXCHANGED = DriverExchangedError("the operation up-1 exchanges the driver")
 
 
 class CountingReader(FakeReader):
@@ -458,6 +459,35 @@ async def test_a_plugin_that_starts_while_the_driver_is_released_offers_what_was
     assert "DriverUnreadable" not in node.reasons()
     node.reader.set_down(None)
     node.reader.heal(GPUS[2].uuid)
+    await node.offers(gpu=8)
+
+
+async def test_while_the_driver_is_exchanged_no_pod_gets_a_gpu_until_the_next_one_was_read(node: Node) -> None:
+    node.start()
+    await node.offers(gpu=8)
+    node.reader.set_down(EXCHANGED)
+    node.reader.report(HardwareEvent(kind=EventKind.INVENTORY))
+    await node.until(lambda: node.kubelet.allocatable() == {GPU: 0})
+    with pytest.raises(AdmissionError):
+        await node.kubelet.admit("pod", "main", {GPU: 1})
+    # Neither the end of the exchange nor a driver that cannot be read gives them back.
+    node.reader.set_down(HwError("no driver", "a driver", "load it"))
+    await node.until(lambda: "DriverUnreadable" in node.reasons())
+    assert node.kubelet.allocatable() == {GPU: 0}
+    node.reader.set_down(None)
+    await node.offers(gpu=8)
+    await node.kubelet.admit("pod", "main", {GPU: 1})
+
+
+async def test_a_plugin_that_starts_while_the_driver_is_exchanged_offers_none_of_what_was_known(node: Node) -> None:
+    node.start()
+    await node.offers(gpu=8)
+    await node.stop()
+    node.reader.set_down(EXCHANGED)
+    node.start()
+    await node.until(lambda: node.kubelet.connected(GPU))
+    await node.until(lambda: node.kubelet.allocatable() == {GPU: 0})
+    node.reader.set_down(None)
     await node.offers(gpu=8)
 
 

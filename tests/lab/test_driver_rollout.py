@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kgpu.formats.names import DRIVER_UPGRADE_STATE_LABEL, GPU_OPERATOR_NAMESPACE
+from kgpu.formats.names import DRIVER_UPGRADE_STATE_LABEL, GPU_OPERATOR_NAMESPACE, GPU_RESOURCE
 from kgpu.hw.simulator import container_settings
 from kgpu.lab.common import FIRST_NODE
 from kgpu.lab.embedded.lab import EmbeddedLab
@@ -55,6 +55,11 @@ def outcome(lab: EmbeddedLab, version: str) -> tuple[str, str]:
     return status.get("result", ""), status.get("reason", "")
 
 
+def offered(lab: EmbeddedLab) -> str:
+    """How many GPUs the node offers, by the kubelet's word."""
+    return str(node(lab)["status"]["allocatable"].get(GPU_RESOURCE))
+
+
 def policy(lab: EmbeddedLab) -> Object:
     found: Object = get(lab, "clusterpolicy", "cluster-policy")["status"]
     return found
@@ -79,6 +84,7 @@ def test_a_changed_version_reaches_the_node_by_an_operation(lab: EmbeddedLab) ->
     until(lab, lambda: log_of(lab).strip() == OLD, f"a pod on driver {OLD}")
     want(lab, NEW)
     until(lab, lambda: bool(operations(lab, NEW)), "an operation for the node")
+    until(lab, lambda: offered(lab) == "0", "no pod is given a GPU while there is no driver")
     until(lab, lambda: outcome(lab, NEW) == ("Succeeded", "DriverUpgraded"), "it has succeeded")
     assert is_up(lab, NEW)
     until(lab, lambda: log_of(lab).strip() == NEW, f"a pod on driver {NEW}")

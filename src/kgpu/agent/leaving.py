@@ -39,8 +39,19 @@ async def leave(api: KubeApi, options: AgentOptions, roles: Iterable[Role]) -> N
     for role in reversed(tuple(roles)):  # the first role goes last: everything else depends on node features
         if role.withdraw is not None:
             await role.withdraw(api, options)
+    if options.node_state_dir is not None:
+        await beside(remove_former, options.node_state_dir)
     # Last: it holds what the steps above need to be tried again.
     await beside(empty, options.state_dir)
+
+
+def remove_former(folder: Path) -> None:
+    """Remove what an agent for the whole node has left before it was replaced by operands in separate pods: the files
+    that it has put on the host, then its own. Operands may do it at the same time. Raises HostError.
+    """
+    HostFiles(folder).remove_all()
+    for path in filter(_is_ours, _entries(folder)):
+        _remove(path)
 
 
 def empty(folder: Path) -> None:

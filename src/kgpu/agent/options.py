@@ -76,6 +76,7 @@ class AgentOptions:
     cdi_dir: Path = Path(CDI_DIR)
     health_address: Address | None = None
     state_dir: Path = Path(STATE_DIR)
+    node_state_dir: Path | None = None
     shutdown_seconds: float = 10.0
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))

@@ -30,6 +30,7 @@ from kgpu.formats.names import (
     CDI_DIR,
     DRIVER_INSTALL_DIR,
     ENV_HOST_ROOT,
+    ENV_NODE_STATE_DIR,
     ENV_WAIT_FOR_VALIDATION,
     KUBELET_SOCKET,
     NFD_FEATURE_FILE,
@@ -123,6 +124,9 @@ TEXT_OPTIONS: Final = (
               help="Offer devices only after the validator's files are in this folder."),
     _file(attr="state_dir", flag="--state-dir", envs=("STATE_DIR",), default=STATE_DIR, metavar="DIR",
           help="What the agent remembers over restarts."),
+    _optional(attr="node_state_dir", flag="--node-state-dir", envs=(ENV_NODE_STATE_DIR,), metavar="DIR",
+              help="The folder that --state-dir is in, if an agent for the whole node may have kept its state there "
+              "before: uninstall removes it, and what that agent has put on the host."),
 )  # fmt: skip
 AUTO: Final = Setting(
     attr="auto", flag="--auto", envs=("KGPU_AUTO",), read=read_unchanged, default=False, shape=FlagShape.SWITCH,

@@ -61,6 +61,7 @@ class PluginCore:
         self.plan = ResourcePlan()
         self.health = DeviceHealth(illnesses=memory.illnesses)
         self.read = False  # whether an inventory or its failure is known
+        self._exchanged = ""  # why there is no driver between two
         self._rules, advice = health_rules.rules_from_env(env)
         self._tell(advice)
 
@@ -87,6 +88,7 @@ class PluginCore:
 
     def inventory(self, inventory: Inventory, links: Sequence[Link], now: float) -> None:
         """Apply a reading of the hardware."""
+        self._exchanged = ""
         self.accelerators, advice = roster.merge(self.accelerators, inventory)
         self._tell(advice)
         self.topology = self.topology.updated(self.accelerators, links)
@@ -110,6 +112,11 @@ class PluginCore:
         self.read = True
         self.health = health_rules.remembered(self.health, self.accelerators, self._rules)
         self._replan()
+
+    def exchanged(self, why: str) -> bool:
+        """Apply that the driver is exchanged: no pod gets a device until the next one was read. True if that is new."""
+        before, self._exchanged = self._exchanged, why
+        return before != why
 
     def event(self, event: HardwareEvent, now: float) -> bool:
         """Apply an event; True if it changed a device's health."""
@@ -188,8 +195,8 @@ class PluginCore:
 
     def _reason(self, unit: GpuUnit) -> str:
         """Why the unit is offered to no pod, "" if it is."""
-        ordered, ill = self._withdrawn().get(unit.gpu_uuid, ""), self.health.reason(unit)
-        return "; ".join(reason for reason in (ordered, ill) if reason)
+        reasons = (self._exchanged, self._withdrawn().get(unit.gpu_uuid, ""), self.health.reason(unit))
+        return "; ".join(reason for reason in reasons if reason)
 
     def _resource(self, name: str) -> PluginResource:
         resource = self.plan.resource(name)

@@ -35,7 +35,7 @@ from kgpu.deviceplugin.source import PluginConfigSource
 from kgpu.formats.config_choice import REFUSED, ConfigText
 from kgpu.formats.names import CDI_DIR, ENV_HW_STATE, KUBELET_SOCKET
 from kgpu.hw.follow import follow_events
-from kgpu.hw.port import DriverReleasedError, EventKind, HardwareEvent, Inventory, Reader
+from kgpu.hw.port import DriverExchangedError, DriverReleasedError, EventKind, HardwareEvent, Inventory, Reader
 from kgpu.hw.verdicts import Verdicts, VerdictSource
 from kgpu.kubelet.socket_watch import SocketIdentity, SocketWatch
 
@@ -233,6 +233,8 @@ class _DevicePlugin:
         except DriverReleasedError as released:
             if at_start:
                 self._core.unread()
+                self._changed.set()
+            if isinstance(released, DriverExchangedError) and self._core.exchanged(released.what):
                 self._changed.set()
             self._driver_problem = None if self._core.plan.resources else released
             return True

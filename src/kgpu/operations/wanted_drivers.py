@@ -10,14 +10,16 @@ from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import OperationDriver
 from kgpu.formats.driver_revision import DriverRevision, release_of, revision_of
 from kgpu.kube.kinds import DAEMON_SETS
+from kgpu.kube.operator_namespace import operator_namespace
 from kgpu.kube.port import NODES, PODS, KubeApi, Object, Selector
 
 _DRIVERS: Final = (names.COMPONENT_LABEL, names.DRIVER_COMPONENT)
 
 
 async def wanted_driver(api: KubeApi, node: str) -> OperationDriver:
-    """The driver that a DaemonSet asks for on a node.
+    """The driver that a DaemonSet of the operator's namespace asks for on a node.
 
+    Anybody who may make pods can give them and their DaemonSet a driver's labels: other namespaces say nothing here.
     Raises KubeError, and ConfigError for a node that is not there, has no such DaemonSet, or several, or runs that
     driver already.
     """
@@ -25,18 +27,19 @@ async def wanted_driver(api: KubeApi, node: str) -> OperationDriver:
     if known is None:
         raise ConfigError(f"the cluster has no node {node:.100}", "the name of a node", "see `kubectl get nodes`")
     labels = strings(mapping(known.get("metadata")).get("labels"))
-    listing = await api.list(DAEMON_SETS, selector=Selector(labels=(_DRIVERS,)))
+    namespace = await operator_namespace(api)
+    listing = await api.list(DAEMON_SETS, namespace=namespace, selector=Selector(labels=(_DRIVERS,)))
     fitting = [obj for obj in listing.items if _selector(obj).items() <= labels.items()]
     if len(fitting) != 1:
         found = ", ".join(sorted(_name(obj) for obj in fitting)) or "none"
         raise ConfigError(
             f"which driver {node} is to run is not known: the DaemonSets that install one there are {found}",
-            "one DaemonSet with the label " + "=".join(_DRIVERS),
+            f"one DaemonSet in namespace {namespace} with the label " + "=".join(_DRIVERS),
             "a driver of the host is upgraded on the host; `kgpu status` tells which drivers the policy installs",
         )
     (daemon_set,) = fitting
     wanted = revision_of(mapping(mapping(daemon_set.get("spec")).get("template")))
-    running = await _running(api, node)
+    running = await _running(api, namespace, node)
     if running is not None and running.is_same(wanted):
         name = release_of(wanted.image) or wanted.image
         raise ConfigError(
@@ -62,8 +65,9 @@ def _name(obj: Object) -> str:
     return f"{text(metadata.get('namespace'))}/{text(metadata.get('name'))}"
 
 
-async def _running(api: KubeApi, node: str) -> DriverRevision | None:
+async def _running(api: KubeApi, namespace: str, node: str) -> DriverRevision | None:
     """What the node's driver pod has, None without one."""
-    listing = await api.list(PODS, selector=Selector(labels=(_DRIVERS,), fields=(("spec.nodeName", node),)))
+    selector = Selector(labels=(_DRIVERS,), fields=(("spec.nodeName", node),))
+    listing = await api.list(PODS, namespace=namespace, selector=selector)
     staying = [pod for pod in listing.items if not mapping(pod.get("metadata")).get("deletionTimestamp")]
     return revision_of(staying[0]) if staying else None

@@ -9,12 +9,10 @@ namespaces that were named: no other exporter is asked, believed or sent a passw
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Final, Protocol
 
 from kgpu.base.errors import KubeError, UserError
-from kgpu.formats import names
-from kgpu.kube.kinds import CLUSTER_POLICIES
+from kgpu.kube.operator_namespace import operator_namespace
 from kgpu.kube.port import NODES, PODS, KubeApi, KubeRefusedError, Object, PodPages, Selector
 from kgpu.top.exporters import Exporters
 from kgpu.top.find import SELECTORS, Via, slim_node, slim_pod, targets
@@ -89,7 +87,7 @@ class ClusterSource:
         self._missed, self._answered = set(), set()
 
     async def _find(self) -> tuple[NodeRoutes, ...]:
-        where = sorted(self._namespaces) or [await own_namespace(self._api)]
+        where = sorted(self._namespaces) or [await operator_namespace(self._api)]
         queries = [(place, namespace) for namespace in where for place in range(len(SELECTORS))]
         *pods, nodes = await asyncio.gather(*(self._pods(*query) for query in queries), self._nodes())
         candidates = [(place, pod) for (place, _), listed in zip(queries, pods, strict=True) for pod in listed or ()]
@@ -107,20 +105,3 @@ class ClusterSource:
             return None
         self.notes = ()
         return listing.items
-
-
-async def own_namespace(api: KubeApi) -> str:
-    """Kgpu's namespace: the one that a ClusterPolicy's status names, else the usual one. Raises KubeError.
-
-    A Deployment that looks like the operator's, which anybody can make in a namespace of theirs, says nothing here.
-    """
-    try:
-        policies = await api.list(CLUSTER_POLICIES)
-    except KubeRefusedError:
-        return names.GPU_OPERATOR_NAMESPACE
-    for policy in policies.items:
-        status = policy.get("status")
-        namespace = status.get("namespace") if isinstance(status, Mapping) else None
-        if isinstance(namespace, str) and namespace:
-            return namespace
-    return names.GPU_OPERATOR_NAMESPACE

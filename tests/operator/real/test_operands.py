@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from kgpu.formats.names import STATE_DIR
 from tests.operator.real.conftest import Site
 from tests.operator.real.picture import difference, take
 
@@ -86,6 +87,15 @@ def test_the_layout_can_be_changed_under_a_running_workload(clean: Site) -> None
         assert "Test PASSED" in site.run_pod("rest", gpus=5)
     finally:
         site.lab.kubectl("delete", "pod", "holder", "--force", "--grace-period=0")
+    assert agents_files(site) != ""
+    site.uninstall()
+    site.until(lambda: not site.get("pods", "-n", "gpu-operator")["items"], "the last pods to go")
+    assert agents_files(site) == ""
+
+
+def agents_files(site: Site) -> str:
+    """What an agent for the whole node has left in the folder of the node's state."""
+    return site.shell(f"find {STATE_DIR} -maxdepth 1 -type f")
 
 
 def test_definitions_that_somebody_uses_stay(clean: Site) -> None:

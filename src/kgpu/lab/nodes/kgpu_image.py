@@ -22,6 +22,7 @@ from kgpu.formats.cdi import CdiMount
 from kgpu.formats.names import (
     CDI_DIR,
     ENV_HOST_ROOT,
+    ENV_NODE_STATE_DIR,
     ENV_RUN_DIR,
     ENV_SIMULATED_NVIDIA_RUN,
     ENV_SIMULATED_REBOOT,
@@ -31,6 +32,7 @@ from kgpu.formats.names import (
     IMAGE_REPOSITORY,
     KUBELET_DEVICE_PLUGIN_DIR,
     KUBELET_ROOT,
+    NODE_STATE_DIR,
     RUN_DIR,
     STATE_DIR,
 )
@@ -51,6 +53,7 @@ PLACES: Final = (
     (KUBELET_DEVICE_PLUGIN_DIR, "KUBELET_SOCKET", "kubelet.sock"),
     (CDI_DIR, "CDI_DIR", ""),
     (STATE_DIR, "STATE_DIR", ""),
+    (NODE_STATE_DIR, ENV_NODE_STATE_DIR, ""),
     ("/run/nvidia", ENV_WAIT_FOR_VALIDATION, "validations"),
     ("/run/nvidia", ENV_SIMULATED_NVIDIA_RUN, ""),
     (RUN_DIR, ENV_RUN_DIR, ""),

@@ -14,6 +14,11 @@ from kgpu.operator.objects.common import CREATE, HOST_TO_CONTAINER, Scene, field
 RUN: Final = "run-kgpu"
 """The volume with the GPUs' verdicts, which one role writes and others read."""
 
+NODE_STATE: Final = "node-state"
+"""The volume with the state of the whole node, of which uninstall removes what the agent's layout has left. For pods
+that see CDI specs, as those may be among it.
+"""
+
 DRIVER_VOLUMES: Final = ("host-root", "dev", "run-nvidia", "driver-install-dir", "state")
 """What a role needs to open the driver and to keep state."""
 
@@ -50,7 +55,8 @@ def agent_container(
             field_env("POD_NAME", "metadata.name"),
             field_env(HOST_IP, "status.hostIP"),
             {"name": names.ENV_HOST_ROOT, "value": names.HOST_ROOT},
-            *([{"name": names.ENV_RUN_DIR, "value": names.RUN_DIR}] if _shares_verdicts(mounts) else []),
+            *([{"name": names.ENV_RUN_DIR, "value": names.RUN_DIR}] if _has(mounts, RUN) else []),
+            *([{"name": names.ENV_NODE_STATE_DIR, "value": names.NODE_STATE_DIR}] if _has(mounts, NODE_STATE) else []),
             *env,
         ],
         "ports": [{"name": "health", "containerPort": port, "protocol": "TCP"}, *ports],
@@ -66,8 +72,8 @@ def agent_container(
     }
 
 
-def _shares_verdicts(mounts: list[Object]) -> bool:
-    return any(entry["name"] == RUN for entry in mounts)
+def _has(mounts: list[Object], volume: str) -> bool:
+    return any(entry["name"] == volume for entry in mounts)
 
 
 def _probe(path: str, *, period: int, failures: int) -> Object:
@@ -96,6 +102,7 @@ def host_access(paths: shape.HostFolders, user: str = "") -> tuple[list[Object],
         ("state", posixpath.join(names.STATE_DIR, user).rstrip("/"), names.STATE_DIR, CREATE, ""),
     ]
     if user:
+        rows.append((NODE_STATE, names.STATE_DIR, names.NODE_STATE_DIR, CREATE, ""))
         # The engines' original configs are in one place, whichever layout has saved them.
         engines = posixpath.join(names.STATE_DIR, names.ENGINES_FOLDER)
         rows.append(("engines", engines, engines, CREATE, ""))

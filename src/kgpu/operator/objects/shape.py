@@ -121,7 +121,7 @@ _TAKEN: Final = frozenset(
     {
         *("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt", "/proc", "/run", "/sbin", "/sys", "/usr"),
         *("/var", "/var/lib", "/var/run", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/local", "/usr/sbin"),
-        *("/usr/local/bin", "/usr/local/lib", "/opt/kgpu", names.HOST_ROOT, names.STATE_DIR),
+        *("/usr/local/bin", "/usr/local/lib", "/opt/kgpu", names.HOST_ROOT, names.STATE_DIR, names.NODE_STATE_DIR),
         *(names.CDI_DIR, names.VALIDATIONS_DIR, names.KUBELET_DEVICE_PLUGIN_DIR.rstrip("/")),
         *(f"{names.KUBELET_ROOT}/pod-resources", "/var/run/secrets", "/run/secrets"),
     }

@@ -14,7 +14,7 @@ from kgpu.operator.injection import mig_strategy, when, with_cdi
 from kgpu.operator.labels import TRUE, deploy
 from kgpu.operator.model import ClusterNode
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.containers import DRIVER_VOLUMES, RUN
+from kgpu.operator.objects.containers import DRIVER_VOLUMES, NODE_STATE, RUN
 from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable
 
 VALIDATOR: Final = BY_ROLE["validator"]
@@ -130,7 +130,7 @@ SPEC: Final = OperandSpec(
     ),
     pod=OperandPod(
         container="nvidia-device-plugin",
-        volumes=(*DRIVER_VOLUMES, "device-plugins", "pod-resources", "cdi", RUN),
+        volumes=(*DRIVER_VOLUMES, "device-plugins", "pod-resources", "cdi", NODE_STATE, RUN),
         env=(Variable(names.ENV_WAIT_FOR_VALIDATION, names.VALIDATIONS_DIR),),
     ),
     config_maps=config_maps,

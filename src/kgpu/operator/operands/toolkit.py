@@ -8,7 +8,7 @@ from kgpu.formats import names
 from kgpu.formats.operands import BY_ROLE
 from kgpu.operator.injection import nri_on, when, with_cdi
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.containers import DRIVER_VOLUMES
+from kgpu.operator.objects.containers import DRIVER_VOLUMES, NODE_STATE
 from kgpu.operator.objects.rbac import NODES, PODS_READ
 from kgpu.operator.objects.variables import valid_env
 from kgpu.operator.operand_spec import OperandPod, OperandSpec, Rules, Variable
@@ -48,7 +48,7 @@ SPEC: Final = OperandSpec(
     instead_of_args="settings of the toolkit go into toolkit.env",
     pod=OperandPod(
         container="nvidia-container-toolkit-ctr",
-        volumes=(*DRIVER_VOLUMES, "cdi", "engines", "pod-resources"),
+        volumes=(*DRIVER_VOLUMES, "cdi", NODE_STATE, "engines", "pod-resources"),
         host_pid=lambda _: True,
     ),
     rules=_rules,

@@ -13,7 +13,7 @@ from kgpu.operator.injection import mig_strategy
 from kgpu.operator.labels import TRUE, deploy
 from kgpu.operator.model import ClusterNode, NodeCondition, NodeLayout
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.containers import CUDA_RESOURCES, DRIVER_VOLUMES
+from kgpu.operator.objects.containers import CUDA_RESOURCES, DRIVER_VOLUMES, NODE_STATE
 from kgpu.operator.objects.rbac import NODE_STATUS, NODES
 from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable, section_enabled
 
@@ -82,7 +82,7 @@ SPEC: Final = OperandSpec(
     instead_of_args="settings of one check go into its env, such as validator.cuda.env",
     pod=OperandPod(
         container="nvidia-operator-validator",
-        volumes=(*DRIVER_VOLUMES, "cdi"),
+        volumes=(*DRIVER_VOLUMES, "cdi", NODE_STATE),
         env=(Variable(names.ENV_KGPU_TOOLKIT, _without_toolkit),),
         labels=((names.PART_OF_LABEL, "gpu-operator"),),
         resources=CUDA_RESOURCES,
