@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,16 @@ def test_some_tests_are_measured_when_asked(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "what each part took, and of that processor time" in done.stdout
     assert "2 passed, 0 failed" in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("option", [[], ["--cpu"]])
+def test_some_tests_run_in_the_environment_of_all(tmp_path: Path, option: list[str]) -> None:
+    file = tmp_path / "test_x.py"
+    file.write_text("import os\n\n\ndef test_it():\n    assert os.environ['GOGC'] == '400'\n")
+    env = {name: value for name, value in os.environ.items() if name != "GOGC"}
+    command = [sys.executable, "-m", "tools.suite", *option, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_groups_of_a_killed_run_go(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests import machine_state
 from tests.machine_watch import NOT_CLEAN, PATIENCE_S, settled
 from tools.suite import cpu, report
 from tools.suite.parts import PARTS, Part
-from tools.suite.run import Suite, file_name
+from tools.suite.run import ENV, Suite, file_name
 
 FOLDER = Path("build/suite")
 FAST = "--fast"
@@ -74,11 +74,12 @@ def some(words: list[str], *, measured: bool) -> int:
     """Run pytest with these paths and options."""
     command = [sys.executable, "-m", "pytest", "-q", *words]
     group = cpu.make("some") if measured else None
+    told = {**ENV, **os.environ}
     if group is None:
-        return subprocess.run(command, check=False).returncode
+        return subprocess.run(command, check=False, env=told).returncode
     FOLDER.mkdir(parents=True, exist_ok=True)
     file = FOLDER / "some.xml"
-    told = {**os.environ, cpu.FOLDER: str(group)}
+    told |= {cpu.FOLDER: str(group)}
     begun = time.monotonic()
     try:
         done = subprocess.run(cpu.within(group, [*command, f"--junitxml={file}"]), env=told, check=False)
