@@ -323,19 +323,29 @@ def _is_called(known: MigProfile, profile: MigProfile) -> bool:
     return same_size and profile.g == known.g and extras == (known.attributes, known.negative_attributes)
 
 
-def placements(geometry: Geometry, profiles: Sequence[InstanceProfile]) -> tuple[int, ...] | None:
+def placements(
+    geometry: Geometry, profiles: Sequence[InstanceProfile], beside: Sequence[tuple[InstanceProfile, int]] = ()
+) -> tuple[int, ...] | None:
     """Where GPU instances of these profiles stand together on one GPU: a start for each, in their order. None where
-    they do not fit.
+    they do not fit. ``beside`` are instances that are there already, with their starts, and stay.
 
     The largest is placed first and the highest start tried first, so that small ones seldom make a second try needed.
     """
-    if not _share(geometry, profiles):
+    if not _share(geometry, [*profiles, *(row for row, _ in beside)]):
         return None
+    taken = 0
+    for row, start in beside:
+        taken |= places(row, start)
     order = sorted(range(len(profiles)), key=lambda at: -profiles[at].units)
-    starts = _placed([profiles[at] for at in order], 0)
+    starts = _placed([profiles[at] for at in order], taken)
     if starts is None:
         return None
     return tuple(start for _, start in sorted(zip(order, starts, strict=True)))
+
+
+def places(row: InstanceProfile, start: int) -> int:
+    """The memory slices that an instance takes, as bits."""
+    return ((1 << row.units) - 1) << start
 
 
 def fits(geometry: Geometry, profiles: Sequence[InstanceProfile]) -> bool:
@@ -359,7 +369,7 @@ def _placed(profiles: Sequence[InstanceProfile], taken: int) -> tuple[int, ...] 
         return ()
     first, rest = profiles[0], profiles[1:]
     for start in reversed(first.starts):
-        units = ((1 << first.units) - 1) << start
+        units = places(first, start)
         if not units & taken:
             after = _placed(rest, taken | units)
             if after is not None:
