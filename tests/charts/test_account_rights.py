@@ -15,7 +15,7 @@ import pytest
 
 from tests.charts.conftest import CHART, Chart, Object
 from tests.operator import account_rights
-from tests.operator.objects.scenes import OPERANDS, SETTINGS, UBUNTU, Case, policy
+from tests.operator.objects.scenes import OPERANDS, SETTINGS, UBUNTU, Case, openshift, policy, rhcos
 
 PAGE: Final = CHART.parents[1] / "docs" / "reference" / "rights.md"
 HOST_DRIVER: Final = "driver: {enabled: false}"
@@ -29,10 +29,12 @@ nodeStatusExporter: {enabled: true}
 """
 """All that adds a right to agents; tests/operator/real/test_stolen_token.py installs the same."""
 FEATURES: Final = frozenset({"nodefeatures.nfd.k8s-sigs.io"})
+ON_OPENSHIFT: Final = "agent-with-openshift"
 INSTALLATIONS: Final = {
     "agent": (SETTINGS, HOST_DRIVER),
     "agent-with-driver": (SETTINGS, DRIVER),
     "agent-with-options": (SETTINGS, OPTIONS),
+    ON_OPENSHIFT: (SETTINGS, DRIVER),
     "operands": (OPERANDS, HOST_DRIVER),
     "operands-with-options": (OPERANDS, OPTIONS),
 }
@@ -42,9 +44,13 @@ def objects(chart: Chart, installation: str) -> list[Object]:
     """The chart's objects and those of the operator, hooks among them."""
     settings, spec = INSTALLATIONS[installation]
     observed = dataclasses.replace(UBUNTU, kinds=FEATURES) if spec is OPTIONS else UBUNTU
+    if installation == ON_OPENSHIFT:
+        observed = openshift(rhcos("r1"))
     rendered = Case(policy=policy(spec), settings=settings, observed=observed).rendered()
     assert rendered.errors == {}
-    sets = ("cdi.nriPluginEnabled=true",) if spec is OPTIONS else ()
+    sets = {OPTIONS: ("cdi.nriPluginEnabled=true",)}.get(spec, ())
+    if installation == ON_OPENSHIFT:
+        sets = ("platform.openshift=true",)
     return [*chart(f"layout={settings.layout}", *sets).objects, *rendered.objects]
 
 

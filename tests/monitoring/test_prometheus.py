@@ -47,9 +47,10 @@ IDLE = "idle"
 WORK = ("utilization=50", "memory-used=20000")
 PATIENT = "version: v1\ntimes: {raiseAfter: 1h, hungAfter: 1h}"
 """The health role judges no reading: on a busy machine a minute goes by, and what it says then stays for five more."""
-OF_PAGES = (RuleGroup.OPERATOR, RuleGroup.OPERATIONS, RuleGroup.NODES)
+OF_PAGES = (RuleGroup.OPERATOR, RuleGroup.OPENSHIFT, RuleGroup.OPERATIONS, RuleGroup.NODES)
 """Groups that ask what is on pages."""
 CHECKS = ("plugin", "driver", "toolkit", "cuda")
+TOOLKIT_TROUBLES = ("nfd_too_old", "imagestream_missing", "rhcos_tags_missing", "imagestream_broken")
 
 
 @dataclass
@@ -65,7 +66,8 @@ class World:
 def operator_page(*, well: bool) -> str:
     own = OperatorFigures()
     status = {"reconciliation_status": float(well), "reconciliation_has_nfd_labels": float(well)}
-    own.passed({**status, "gpu_nodes_total": 4.0, "nodes_upgrades_failed": float(not well)})
+    toolkit = {f"openshift_driver_toolkit_{trouble}": float(not well) for trouble in TOOLKIT_TROUBLES}
+    own.passed({**status, **toolkit, "gpu_nodes_total": 4.0, "nodes_upgrades_failed": float(not well)})
     return own.text() + operations_page(well=well)
 
 

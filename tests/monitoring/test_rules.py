@@ -195,6 +195,15 @@ STORIES = (
     Story("GPUOperatorReconciliationFailedNfdLabelsMissing",
           {"gpu_operator_reconciliation_status": "0x120", "gpu_operator_reconciliation_has_nfd_labels": "0x120"}, "30m"),
     Story("GPUOperatorDriverAutoUpgradeFailures", {"gpu_operator_nodes_upgrades_failed": "2x120"}, "30m"),
+    *(
+        Story(f"GPUOperatorOpenshiftDriverToolkitEnabled{word}", {f"gpu_operator_openshift_driver_toolkit_{metric}": values},
+              "31m", fires=fires)
+        for word, metric in (
+            ("NfdTooOld", "nfd_too_old"), ("ImageStreamMissing", "imagestream_missing"),
+            ("ImageStreamBroken", "imagestream_broken"), ("ImageTagsMissing", "rhcos_tags_missing"),
+        )
+        for values, fires in (("1x120", True), ("0x120", False))
+    ),
     Story("GPUNodeOperationStuck", operation("overdue_seconds", "0 301x20", 'phase="Restoring"'), "3m",
           {**OPERATION, "phase": "Restoring"}),
     Story("GPUNodeOperationStuck", operation("overdue_seconds", "300x20", 'phase="Draining"'), "9m", fires=False),

@@ -33,6 +33,7 @@ from kgpu.kubelet.model import DeviceState
 from kgpu.lab.nodes.podresources import PodResourcesServer
 from kgpu.monitoring.rules import adjusted
 from kgpu.operator.model import Monitoring, ObservedCluster
+from kgpu.operator.openshift import OpenShift
 from tests import polling
 from tests.operator.objects.scenes import MONITORING, SETTINGS, Case, policy
 
@@ -56,7 +57,8 @@ def rendered() -> tuple[Object, ...]:
     # Nobody waits three minutes here.
     monitoring = Monitoring(alerts=adjusted({"GPUMetricsStale": {"threshold": 4}}))
     settings = dataclasses.replace(SETTINGS, monitoring=monitoring)
-    return Case(policy=policy(spec), settings=settings, observed=ObservedCluster(kinds=MONITORING)).rendered().objects
+    observed = ObservedCluster(kinds=MONITORING, openshift=OpenShift())  # there are alerts that only OpenShift has
+    return Case(policy=policy(spec), settings=settings, observed=observed).rendered().objects
 
 
 def shortened(groups: list[Object]) -> list[Object]:

@@ -139,6 +139,11 @@ text is made text where people leave out quotes: versions, values of environment
 {{- toJson $policy -}}
 {{- end }}
 
+{{- /* Not empty on OpenShift, where nothing runs without rights of a kind that no other cluster has. */ -}}
+{{- define "kgpu.openshift" -}}
+{{- if or .Values.platform.openshift (.Capabilities.APIVersions.Has "security.openshift.io/v1") }}true{{ end -}}
+{{- end }}
+
 {{- /* The accounts of all that run as agents, in both layouts. */ -}}
 {{- define "kgpu.agentAccounts" -}}
 {{- join " " (.Files.Get "agents.json" | fromJson).accounts -}}

@@ -32,6 +32,13 @@ PROMETHEUS_RULES: Final = Resource("monitoring.coreos.com", "v1", "prometheusrul
 SUBJECT_ACCESS_REVIEWS: Final = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
 )
+# OpenShift's: what the cluster is, how it reaches the internet, images by release, which pods it admits.
+CLUSTER_VERSIONS: Final = Resource("config.openshift.io", "v1", "clusterversions", "ClusterVersion", namespaced=False)
+PROXIES: Final = Resource("config.openshift.io", "v1", "proxies", "Proxy", namespaced=False)
+IMAGE_STREAMS: Final = Resource("image.openshift.io", "v1", "imagestreams", "ImageStream")
+SECURITY_CONTEXT_CONSTRAINTS: Final = Resource(
+    "security.openshift.io", "v1", "securitycontextconstraints", "SecurityContextConstraints", namespaced=False
+)
 CLUSTER_POLICIES: Final = Resource(NVIDIA_DOMAIN, "v1", "clusterpolicies", "ClusterPolicy", namespaced=False)
 NVIDIA_DRIVERS: Final = Resource(NVIDIA_DOMAIN, "v1alpha1", "nvidiadrivers", "NVIDIADriver", namespaced=False)
 NODE_OPERATIONS: Final = Resource(KGPU_DOMAIN, "v1alpha1", "nodeoperations", "NodeOperation", namespaced=False)

@@ -156,6 +156,27 @@ OF_OPERATOR: Final = _alerts(
          "warning", "The driver upgrade has failed on {{ $value }} nodes",
          "`kgpu status` names the nodes with their causes. Mend these, or ask for another driver"),
 )  # fmt: skip
+_TOOLKIT: Final = "gpu_operator_openshift_driver_toolkit_{} == 1"
+_TOLD: Final = "The ClusterPolicy's Events of reason DriverToolkitUnavailable name versions and nodes. "
+OF_OPENSHIFT: Final = _alerts(
+    RuleGroup.OPENSHIFT,
+    *(
+        (f"GPUOperatorOpenshiftDriverToolkitEnabled{word}", _TOOLKIT.format(metric), None, "30m", "warning", summary,
+         _TOLD + remedy)
+        for word, metric, summary, remedy in (
+            ("NfdTooOld", "nfd_too_old", "Nodes with GPUs do not say which RHCOS they have, and get no driver",
+             "Set the chart's value nfd.enabled, or update the node feature discovery"),
+            ("ImageStreamMissing", "imagestream_missing",
+             "There is no ImageStream driver-toolkit, so that drivers need a subscription of the cluster",
+             "Update OpenShift, or put the ImageStream back into namespace openshift"),
+            ("ImageStreamBroken", "imagestream_broken", "The ImageStream driver-toolkit has tags without a name",
+             "Update OpenShift to a release that writes their names"),
+            ("ImageTagsMissing", "rhcos_tags_missing",
+             "The ImageStream driver-toolkit has no image for the RHCOS of nodes with GPUs",
+             "Finish the update of OpenShift that these nodes are part of"),
+        )
+    ),
+)  # fmt: skip
 _READY: Final = "gpu_operator_node_{}_ready == 0"
 OF_NODES: Final = _alerts(
     RuleGroup.NODES,
@@ -225,4 +246,4 @@ OF_OPERATIONS: Final = _alerts(
          "So many nodes called for a repair at once that kgpu begins no more on its own", _STOPPED),
 )  # fmt: skip
 
-ALERTS: Final = (*OF_GPUS, *OF_HEALTH, *OF_EXPORTER, *OF_OPERATOR, *OF_OPERATIONS, *OF_NODES)
+ALERTS: Final = (*OF_GPUS, *OF_HEALTH, *OF_EXPORTER, *OF_OPERATOR, *OF_OPENSHIFT, *OF_OPERATIONS, *OF_NODES)

@@ -27,6 +27,8 @@ class RuleGroup(enum.StrEnum):
     EXPORTER = "kgpu.exporter"
     """Whether metrics can be trusted."""
     OPERATOR = "nvidia-gpu-operator-metrics"
+    OPENSHIFT = "kgpu.openshift"
+    """What is in the way of OpenShift's driver toolkit."""
     OPERATIONS = "kgpu.operations"
     """Changes of nodes that a person has to look at."""
     NODES = "nvidia-node-status-exporter-alerts"

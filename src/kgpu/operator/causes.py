@@ -125,7 +125,10 @@ _CREATE_REMEDIES: Final[tuple[tuple[str, str], ...]] = (
         "violates PodSecurity",
         "kubectl label --overwrite namespace {namespace} pod-security.kubernetes.io/enforce=privileged",
     ),
-    ("security context constraint", "grant the service account an SCC that allows privileged pods"),
+    (
+        "security context constraint",
+        "install the chart with platform.openshift=true, which brings SecurityContextConstraints for these pods",
+    ),
     ("no PriorityClass", "correct daemonsets.priorityClassName, or make that PriorityClass"),
     ("admission webhook", "read the webhook's reason, and let namespace {namespace} pass"),
     ("service account", "put the ServiceAccount back: helm upgrade with the same values"),

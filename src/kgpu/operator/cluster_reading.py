@@ -24,10 +24,12 @@ from kgpu.kube.port import KubeRefusedError, Object, Selector, ServedResources, 
 from kgpu.operator.model import AgentNodes, NodeLayout, ObservedCluster, OperatorSettings, OtherPresence
 from kgpu.operator.other_programs import OtherPrograms
 from kgpu.operator.overview import OperatorState
-from kgpu.operator.watching import ClusterWatching, WatchedCluster, WatchedObjects, feeds
+from kgpu.operator.watching import TOOLKITS, ClusterWatching, WatchedCluster, WatchedObjects, feeds
 
 _NEEDED: Final = frozenset({"nodes", "policies"})
-_FOR_STATUS: Final = ("nodes", "policies", "drivers", "daemonsets", "configmaps", "pods", "operations", "warnings")
+_FOR_STATUS: Final = (
+    "nodes", "policies", "drivers", "daemonsets", "configmaps", "pods", "operations", "warnings", TOOLKITS,
+)  # fmt: skip
 _OWN: Final = Selector(labels=((names.NAME_LABEL, names.KGPU),))
 _IMAGE_SUFFIX: Final = "_IMAGE"
 _ALL_WELL: Final[Object] = {"status": {"observedGeneration": 0}}

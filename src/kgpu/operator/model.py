@@ -21,6 +21,7 @@ from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.grafana import SIDECAR_LABEL
 from kgpu.monitoring.model import Alert
 from kgpu.monitoring.scrape import Scrape
+from kgpu.operator.openshift import OpenShift
 
 Object: TypeAlias = dict[str, Any]
 
@@ -263,7 +264,8 @@ class ObservedCluster:
     operator that is not kgpu, as ``namespace/deployment``, ``foreign_version`` its release. ``pods`` are the nodes
     with a pod of a DaemonSet there, by the DaemonSet's name, None where pods can't be listed. ``driver_pods`` are those
     of drivers, ``upgrades`` the operations that exchange drivers. ``failures`` are Warning
-    events about DaemonSets there, by name: why pods could not be created (quota, admission).
+    events about DaemonSets there, by name: why pods could not be created (quota, admission). ``openshift`` is None on
+    other clusters.
     """
 
     kube_version: tuple[int, int] = (1, 35)
@@ -271,6 +273,7 @@ class ObservedCluster:
     foreign_nfd: bool = False
     foreign_operator: str = ""
     foreign_version: str = ""
+    openshift: OpenShift | None = None
     policies: tuple[Policy, ...] = ()
     drivers: tuple[NvidiaDriver, ...] = ()
     nodes: tuple[ClusterNode, ...] = ()

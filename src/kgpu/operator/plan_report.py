@@ -16,6 +16,7 @@ from kgpu.operator import versions
 from kgpu.operator.causes import CauseView
 from kgpu.operator.labels import WORKLOADS, LabelRules, is_gpu
 from kgpu.operator.model import ClusterNode, NodeLabels, ObservedCluster
+from kgpu.operator.objects import openshift
 from kgpu.operator.policy_summary import has_feature_labels
 from kgpu.operator.survey import Survey
 from kgpu.operator.upgrade_slots import upgrade_slots
@@ -64,12 +65,12 @@ def plain_metrics(observed: ObservedCluster, status: float) -> dict[str, float]:
 
 
 def metrics(survey: Survey, *, ready: bool) -> dict[str, float]:
-    """The metrics of a policy in force. OpenShift's driver toolkit is -1: not there."""
+    """The metrics of a policy in force."""
     view = survey.view
     broken = bool(view.errors) or survey.summary.failed
     return {
         **plain_metrics(view.observed, BROKEN if broken else OK if ready else NOT_READY),
-        "gpu_operator_openshift_driver_toolkit_enabled": NO_POLICY,
+        **openshift.figures(openshift.toolkit_state(view.policy, view.observed)),
         **_of_upgrades(view),
     }
 

@@ -20,6 +20,7 @@ from kgpu.formats import names
 from kgpu.formats.crd import decode
 from kgpu.formats.crd.nodeoperation import OperationPhase, OperationType
 from kgpu.formats.driver_revision import revision_of
+from kgpu.operator import openshift
 from kgpu.operator.model import (
     NodeDriverPod,
     NvidiaDriver,
@@ -274,6 +275,22 @@ def deployment(obj: Object) -> Object:
         "account": text(pod.get("serviceAccountName")) or "default",
         "runs": replicas != 0 and not metadata.get("deletionTimestamp"),
     }
+
+
+def cluster_version(obj: Object) -> Object:
+    """OpenShift's ClusterVersion: the release."""
+    return {"metadata": _pick(obj, _IDENTITY), "version": openshift.minor_release(obj)}
+
+
+def cluster_proxy(obj: Object) -> Object:
+    """OpenShift's Proxy: the variables of containers, and whether it needs certificates."""
+    variables, trusted_ca = openshift.proxy_variables(obj), openshift.has_trusted_ca(obj)
+    return {"metadata": _pick(obj, _IDENTITY), "variables": variables, "trusted_ca": trusted_ca}
+
+
+def toolkit_stream(obj: Object) -> Object:
+    """OpenShift's ImageStream of driver toolkits."""
+    return {"metadata": _pick(obj, _IDENTITY), "toolkit": openshift.driver_toolkit(obj)}
 
 
 def owned(obj: Object) -> str:

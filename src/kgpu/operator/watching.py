@@ -39,7 +39,7 @@ from kgpu.kube.port import (
     namespace_of,
 )
 from kgpu.kube.shared_informer import InformerView, SharedInformer
-from kgpu.operator import projections
+from kgpu.operator import openshift, projections
 from kgpu.operator.model import ObservedCluster, OperatorSettings, OtherPresence, OtherProgram
 from kgpu.operator.other_programs import LABELS, MISSING_RIGHT, SuspectProgram, suspect
 
@@ -55,6 +55,8 @@ GONE_TIMES: Final = 3
 FORGET_AFTER: Final = 600.0
 POLICIES: Final = "policies"
 OPERATIONS: Final = "operations"
+RELEASES, PROXIES, TOOLKITS = "cluster version", "cluster proxy", "driver toolkit"
+"""What is followed of OpenShift."""
 PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, healthy_after=10.0)
 _OURS: Final = Selector(has=(names.LABEL_OPERATOR_STATE,))
 
@@ -116,8 +118,27 @@ def feeds(namespace: str) -> tuple[WatchedObjects, ...]:
         ),
         *(managed(resource) for resource in kinds.MANAGED if resource not in whole),
         WatchedObjects(name="namespaces", scope=Scope(kinds.NAMESPACES, selector=own), project=projections.managed),
+        *_OF_OPENSHIFT,
         *(_deployments(program, label) for program, labels in LABELS.items() for label in labels),
     )
+
+
+_DRIVERS_DO_WITHOUT: Final = "drivers are installed without what it says"
+_OF_OPENSHIFT: Final = tuple(
+    WatchedObjects(
+        name=name,
+        scope=Scope(resource, place, Selector.named(only)),
+        project=project,
+        optional=True,
+        waivable=True,
+        why=_DRIVERS_DO_WITHOUT,
+    )
+    for name, resource, place, only, project in (
+        (RELEASES, kinds.CLUSTER_VERSIONS, "", openshift.CLUSTER_VERSION, projections.cluster_version),
+        (PROXIES, kinds.PROXIES, "", openshift.CLUSTER_PROXY, projections.cluster_proxy),
+        (TOOLKITS, kinds.IMAGE_STREAMS, openshift.NAMESPACE, openshift.TOOLKIT_STREAM, projections.toolkit_stream),
+    )
+)
 
 
 def _deployments(program: OtherProgram, label: tuple[str, str]) -> WatchedObjects:
@@ -287,6 +308,7 @@ class ClusterWatching:
             foreign_nfd=discoveries or self._settings.other_discovery is OtherPresence.PRESENT,
             foreign_operator=foreign[0],
             foreign_version=foreign[1],
+            openshift=self._openshift(),
             policies=tuple(obj["value"] for obj in self.objects("policies").values()),
             drivers=tuple(obj["value"] for obj in self.objects("drivers").values()),
             nodes=tuple(obj["node"] for _, obj in sorted(self.objects("nodes").items())),
@@ -301,6 +323,12 @@ class ClusterWatching:
             failures=projections.failures(daemon_sets, warnings, self._made),
             apply_errors=dict(apply_errors),
         )
+
+    def _openshift(self) -> openshift.OpenShift | None:
+        """OpenShift is what has the kind ClusterVersion."""
+        if not self.serves(kinds.CLUSTER_VERSIONS):
+            return None
+        return openshift.read(*(list(self.objects(name).values()) for name in (RELEASES, PROXIES, TOOLKITS)))
 
     def _follow(self, served: ServedResources) -> None:
         """Follow the kinds that are served, and those that were until they count as removed."""
@@ -383,11 +411,12 @@ def _is_waived(feed: WatchedObjects, error: KubeError) -> bool:
 
 def _without_right(feed: WatchedObjects, error: KubeRefusedError) -> Advice:
     resource = kinds.plural_and_group(feed.scope.resource)
+    place = f"namespace {feed.scope.namespace}" if feed.scope.namespace else "all namespaces"
     return Advice(
         subject="",
         what=f"the operator may not list and watch {resource}, so that {feed.why}",
         why=error.what,
         severity=Severity.WARNING,
-        remedy=f"grant its service account list and watch of {resource} in all namespaces, as the chart does",
+        remedy=f"grant its service account list and watch of {resource} in {place}, as the chart does",
         reason=MISSING_RIGHT,
     )

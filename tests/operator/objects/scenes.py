@@ -10,6 +10,7 @@ from kgpu.formats import names, yaml
 from kgpu.formats.crd import decode
 from kgpu.operator.model import ClusterNode, NodeLayout, NvidiaDriver, ObservedCluster, OperatorSettings, Policy
 from kgpu.operator.objects.common import Rendered
+from kgpu.operator.openshift import DriverToolkit, OpenShift
 from kgpu.operator.rendering.render import render
 
 IMAGES = {
@@ -73,6 +74,7 @@ class Case:
 
 
 OPERANDS = dataclasses.replace(SETTINGS, layout=NodeLayout.OPERANDS)
+SERVICE_MONITOR = "operator: {metrics: {serviceMonitor: {enabled: true}}}"
 HOST_DRIVER = "driver: {enabled: false}"
 UBUNTU = ObservedCluster(nodes=(node("u1"), node("u2")))
 MIXED = ObservedCluster(
@@ -191,6 +193,35 @@ CRD_NODES = ObservedCluster(
     ),
 )
 
+RHCOS, RHCOS_NEXT = "416.94.202409191851-0", "417.94.202411070309-0"
+TOOLKIT_IMAGE = "quay.io/openshift-release-dev/ocp-v4.0-art-dev@sha256:" + "7f" * 32
+OPENSHIFT = OpenShift(
+    version="4.16",
+    proxy={
+        "HTTP_PROXY": "http://proxy:3128",
+        "http_proxy": "http://proxy:3128",
+        "NO_PROXY": ".svc",
+        "no_proxy": ".svc",
+    },
+    trusted_ca=True,
+    toolkit=DriverToolkit(images={RHCOS: TOOLKIT_IMAGE}),
+)
+CONSTRAINTS = "securitycontextconstraints.security.openshift.io"
+
+
+def rhcos(name: str, version: str = RHCOS, **labels: str) -> ClusterNode:
+    """A GPU node with RHCOS of that version; "" for one whose discovery does not tell it."""
+    told = {names.NFD_OSTREE_VERSION: version} if version else {}
+    kernel = "5.14.0-427.37.1.el9_4.x86_64"
+    return node(name, "rhcos", "4.16", kernel=kernel, runtime="cri-o", labels={**told, **labels})
+
+
+def openshift(*nodes: ClusterNode, **fields: Any) -> ObservedCluster:
+    """An OpenShift cluster with these nodes."""
+    fields.setdefault("openshift", OPENSHIFT)
+    return ObservedCluster(nodes=nodes, kinds=MONITORING | {CONSTRAINTS}, **fields)
+
+
 CASES = {
     "agent-default": Case(observed=UBUNTU, policy=policy(HOST_DRIVER)),
     "agent-full": Case(policy=policy(FULL), observed=ObservedCluster(kinds=MONITORING, nodes=UBUNTU.nodes)),
@@ -214,6 +245,15 @@ CASES = {
     ),
     "driver-full": Case(policy=policy(DRIVER_FULL), observed=dataclasses.replace(UBUNTU, config_maps=CONFIG_MAPS)),
     "driver-objects": Case(policy=policy("driver: {useNvidiaDriverCRD: true}"), observed=CRD_NODES),
+    "openshift": Case(
+        policy=policy("gds: {enabled: true}\ngdrcopy: {enabled: true}\n" + SERVICE_MONITOR),
+        observed=openshift(rhcos("r1"), rhcos("r2", RHCOS_NEXT)),
+    ),
+    "openshift-operands": Case(policy=policy(HOST_DRIVER), settings=OPERANDS, observed=openshift(rhcos("r1"))),
+    "openshift-objects": Case(
+        policy=policy("driver: {useNvidiaDriverCRD: true}"),
+        observed=openshift(rhcos("r1", **OWNED), drivers=CRD_NODES.drivers[:1]),
+    ),
     "no-cdi": Case(policy=policy(f"{HOST_DRIVER}\ncdi: {{enabled: false}}")),
     "nri": Case(policy=policy(f"{HOST_DRIVER}\ncdi: {{nriPluginEnabled: true}}")),
 }

@@ -47,10 +47,7 @@ class Operator(Block, frozen=True, kw_only=True):
     runtime_class: Annotated[str, doc("The RuntimeClass that gives pods their GPUs.")] = "nvidia"
     use_ocp_driver_toolkit: Annotated[
         bool | None,
-        doc(
-            "On OpenShift: build the driver with its driver toolkit.",
-            unbuilt="name an image with a driver for its kernel",
-        ),
+        doc("Unless false, drivers on OpenShift's RHCOS are built in its driver toolkit."),
     ] = msgspec.field(default=None, name="use_ocp_driver_toolkit")
     labels: Annotated[Labels, doc("Labels of all that it makes.")] = msgspec.field(default_factory=dict)
     annotations: Annotated[Labels, doc("Annotations of all that it makes.")] = msgspec.field(default_factory=dict)

@@ -1,5 +1,6 @@
-"""NVIDIA's driver DaemonSets, for nodes without a driver of their own: one per operating system, and per kernel if
-drivers are precompiled. The replaced operator chooses one image for all nodes by the first of them.
+"""NVIDIA's driver DaemonSets, for nodes without a driver of their own: one per operating system, per kernel if drivers
+are precompiled, and on OpenShift per version of RHCOS. The replaced operator chooses one image for all nodes by the
+first of them.
 
 Upgrades (``kgpu.operator.upgrades``) replace pods one by one (``OnDelete``), never a change here. A DaemonSet keeps its
 name while it exists, whatever other pools come and go: another name would mean another driver installation. Nodes with
@@ -9,19 +10,28 @@ a host driver have the label ``gpu.deploy.driver=pre-installed``, which no selec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from kgpu.base.plain import items, mapping, text
+from kgpu.base.plain import items, mapping, strings, text
 from kgpu.formats import names
 from kgpu.formats.operands import BY_NAME
 from kgpu.operator.model import NvidiaDriver, Object
-from kgpu.operator.objects import driver_settings, shape
+from kgpu.operator.objects import driver_settings, openshift, shape
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.driver_containers import CONTAINER, PROBE_FILE, PROBE_MAP
 from kgpu.operator.objects.driver_mounts import files
 from kgpu.operator.objects.driver_pod import COMPONENT, PROBE_SCRIPT, pod_spec
 from kgpu.operator.objects.driver_settings import DriverSettings
-from kgpu.operator.objects.pools import Pool, Pools, hashed, kernel_name, pools, short_name, takes_driver
+from kgpu.operator.objects.pools import (
+    Pool,
+    Pools,
+    hashed,
+    kernel_name,
+    pools,
+    rhcos_name,
+    short_name,
+    takes_driver,
+)
 from kgpu.operator.objects.rbac import DRIVER_MANAGER_RULES, account
 
 OPERAND: Final = BY_NAME["driver"]
@@ -32,7 +42,8 @@ BASE: Final = OPERAND.daemon_set
 def policy_pools(scene: Scene) -> Pools:
     """The pools of ClusterPolicy's driver."""
     by_kernel = bool(scene.policy.spec.driver.use_precompiled)
-    return pools((node for node in scene.observed.nodes if takes_driver(node)), by_kernel=by_kernel)
+    nodes = (node for node in scene.observed.nodes if takes_driver(node))
+    return pools(nodes, by_kernel=by_kernel, openshift=scene.observed.openshift is not None)
 
 
 def driver_pools(scene: Scene, driver: NvidiaDriver) -> Pools:
@@ -42,7 +53,8 @@ def driver_pools(scene: Scene, driver: NvidiaDriver) -> Pools:
         for node in scene.observed.nodes
         if node.labels.get(names.LABEL_DRIVER_OWNER) == driver.name and takes_driver(node)
     )
-    return pools(mine, by_kernel=bool(driver.spec.use_precompiled))
+    by_kernel = bool(driver.spec.use_precompiled)
+    return pools(mine, by_kernel=by_kernel, openshift=scene.observed.openshift is not None)
 
 
 def of_policy(scene: Scene) -> list[Object]:
@@ -53,10 +65,13 @@ def of_policy(scene: Scene) -> list[Object]:
         return []
     settings = driver_settings.of_policy(scene)
     by_pool = policy_names(wanted_pools, scene.observed.daemon_sets)
-    result = [probe_map(scene), *account(scene, OPERAND.account, STATE, cluster=DRIVER_MANAGER_RULES)]
-    return result + [
-        daemon_set(scene, settings, pool, by_pool[pool.os_tag, pool.kernel], OPERAND.account) for pool in wanted_pools
-    ]
+    result = [*shared(scene), *_account(scene, OPERAND.account)]
+    return result + [daemon_set(scene, settings, pool, by_pool[pool.key], OPERAND.account) for pool in wanted_pools]
+
+
+def _account(scene: Scene, name: str, owner: NvidiaDriver | None = None) -> list[Object]:
+    admitted = openshift.admits(scene, openshift.FOR_DRIVERS)
+    return account(scene, name, STATE, cluster=DRIVER_MANAGER_RULES, namespaced=admitted, owner=owner)
 
 
 def of_driver(scene: Scene, driver: NvidiaDriver) -> list[Object]:
@@ -68,35 +83,54 @@ def of_driver(scene: Scene, driver: NvidiaDriver) -> list[Object]:
         user = short_name(f"nvidia-{settings.driver_type}-driver-{driver.name}-{pool.os_tag}")
         if user not in accounts:
             accounts.add(user)
-            result += account(scene, user, STATE, cluster=DRIVER_MANAGER_RULES, owner=driver)
+            result += _account(scene, user, driver)
         result.append(daemon_set(scene, settings, pool, pool_name(driver, pool), user))
     return result
 
 
 def pool_name(driver: NvidiaDriver, pool: Pool) -> str:
-    """The replaced operator's name: type, operating system, and a hash of the object's uid (and the kernel)."""
-    ending = hashed(f"{driver.uid}-{pool.kernel}" if pool.kernel else driver.uid)
+    """The replaced operator's name: type, operating system, and a hash of the object's uid (and the kernel, or the
+    version of RHCOS).
+    """
+    _, one_of_many = pool.key
+    ending = hashed(f"{driver.uid}-{one_of_many}" if one_of_many else driver.uid)
     prefix = f"nvidia-{driver.spec.driver_type}-driver-{pool.os_tag}"
     return f"{prefix[: 63 - len(ending) - 1]}-{ending}"
 
 
 def policy_names(wanted_pools: tuple[Pool, ...], live: Mapping[str, Object]) -> dict[tuple[str, str], str]:
-    """DaemonSet names by (operating system, kernel): the plain name for a single pool, else one with the difference.
+    """DaemonSet names by ``Pool.key``: the plain name for a single pool, else one with the difference. Those of RHCOS
+    have its version.
 
     A pool keeps the name that is in use for it.
     """
     if any(pool.kernel for pool in wanted_pools):
-        return {
-            (pool.os_tag, pool.kernel): short_name(f"{BASE}-{kernel_name(pool.kernel)}-{pool.os_tag}")
-            for pool in wanted_pools
-        }
+        return {pool.key: short_name(f"{BASE}-{kernel_name(pool.kernel)}-{pool.os_tag}") for pool in wanted_pools}
+    of_rhcos = tuple(pool for pool in wanted_pools if pool.rhcos)
+    names_by_pool = {pool.key: _rhcos_daemon_set(pool, of_rhcos, live) for pool in of_rhcos}
+    return names_by_pool | _system_names(tuple(pool for pool in wanted_pools if not pool.rhcos), live)
+
+
+def _rhcos_daemon_set(pool: Pool, every: tuple[Pool, ...], live: Mapping[str, Object]) -> str:
+    """The name of a pool of RHCOS. The plain one stays where it was made before there were pools of versions: its pods
+    are on the nodes, and two DaemonSets for one node can't both have one there.
+    """
+    own = short_name(f"{BASE}-{rhcos_name(pool.rhcos)}")
+    if BASE not in live or _pods(live.get(own, {})):
+        return own
+    bound = strings(_template_spec(live[BASE]).get("nodeSelector")).get(names.NFD_OSTREE_VERSION, "")
+    alone = len(every) == 1 and _system_of(live[BASE], {pool.os_tag}) == pool.os_tag
+    return BASE if bound == pool.rhcos or (not bound and alone) else own
+
+
+def _system_names(wanted_pools: tuple[Pool, ...], live: Mapping[str, Object]) -> dict[tuple[str, str], str]:
     tags = {pool.os_tag for pool in wanted_pools}
     plain = _system_of(live[BASE], tags) if BASE in live else ""
     result = {}
     for pool in wanted_pools:
         own = short_name(f"{BASE}-{pool.os_tag}")
         takes_plain = plain == pool.os_tag or (len(wanted_pools) == 1 and own not in live)
-        result[pool.os_tag, pool.kernel] = BASE if takes_plain else own
+        result[pool.key] = BASE if takes_plain else own
     return result
 
 
@@ -106,7 +140,7 @@ def _system_of(live: Object, tags: set[str]) -> str:
     labels = mapping(mapping(template.get("metadata")).get("labels"))
     if label := text(labels.get(names.LABEL_NODE_OS_VERSION)):
         return label
-    for container in items(mapping(template.get("spec")).get("containers")):
+    for container in items(_template_spec(live).get("containers")):
         image = text(mapping(container).get("image"))
         for tag in sorted(tags):
             if image.endswith(f"-{tag}"):
@@ -114,16 +148,23 @@ def _system_of(live: Object, tags: set[str]) -> str:
     return ""
 
 
+def _template_spec(live: Object) -> Mapping[str, Any]:
+    return mapping(mapping(mapping(mapping(live).get("spec")).get("template")).get("spec"))
+
+
 def daemon_set(scene: Scene, settings: DriverSettings, pool: Pool, name: str, user: str) -> Object:
     """The DaemonSet of one pool."""
     paths = shape.paths(scene.policy)
+    parts = openshift.parts_of(scene, pool, scene.observed.daemon_sets.get(name))
     own = {
         "app": name,
         names.COMPONENT_LABEL: COMPONENT,
         names.LABEL_NODE_OS_VERSION: pool.os_tag,
         names.LABEL_PRECOMPILED: "true" if pool.kernel else "false",
         **({names.LABEL_PRECOMPILED_KERNEL: pool.kernel} if pool.kernel else {}),
+        **openshift.toolkit_labels(parts.toolkit),
     }
+    of_set = {openshift.RHCOS_LABEL: parts.toolkit.rhcos} if parts.toolkit else {}
     annotations = {
         "kubectl.kubernetes.io/default-container": CONTAINER,
         **settings.annotations,
@@ -134,7 +175,7 @@ def daemon_set(scene: Scene, settings: DriverSettings, pool: Pool, name: str, us
         name,
         state=STATE,
         owner=settings.owner,
-        labels=own,
+        labels={**own, **of_set},
         spec={
             "selector": {"matchLabels": {"app": name}},
             "updateStrategy": {"type": "OnDelete"},
@@ -145,7 +186,8 @@ def daemon_set(scene: Scene, settings: DriverSettings, pool: Pool, name: str, us
                     pool,
                     paths,
                     account=user,
-                    files=files(settings, pool, scene.observed.config_maps),
+                    files=files(settings, pool, scene.observed.config_maps, trusted_ca=parts.trusted_ca),
+                    openshift=parts,
                 ),
             },
         },
@@ -164,8 +206,8 @@ def probe_map(scene: Scene) -> Object:
 
 
 def shared(scene: Scene) -> list[Object]:
-    """The objects that all NVIDIADrivers' pods share."""
-    return [probe_map(scene)]
+    """The objects that the pods of all drivers share."""
+    return [probe_map(scene), *openshift.trusted_ca(scene, STATE)]
 
 
 def leftovers(scene: Scene, rendered: list[Object]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard
 
 import msgspec
 
@@ -23,6 +23,7 @@ from kgpu.operator.objects.common import (
 )
 from kgpu.operator.objects.driver_mounts import Files
 from kgpu.operator.objects.driver_settings import DriverImage, DriverSettings
+from kgpu.operator.objects.openshift import NO_PARTS, BuildToolkit, OpenShiftParts
 
 CONTAINER: Final = names.DRIVER_CONTAINER
 MANAGER: Final = names.DRIVER_MANAGER_CONTAINER
@@ -32,6 +33,11 @@ PROBE_FILE: Final = "startup-probe.sh"
 PROBE_PATH: Final = f"/usr/local/bin/{PROBE_FILE}"
 READY_FILE: Final = f"{names.VALIDATIONS_DIR}/.driver-ctr-ready"
 DIGEST: Final = names.ENV_DRIVER_CONFIG_DIGEST
+
+# How NVIDIA's image works together with OpenShift's driver toolkit.
+ENTRY_POINT: Final = "ocp_dtk_entrypoint"
+SHARED: Final = "shared-nvidia-driver-toolkit"
+SHARED_PATH: Final = f"/mnt/{SHARED}"
 
 # (volume, path on the host, its kind, path in the driver container, read only, propagation)
 FOLDERS: Final = (
@@ -50,7 +56,7 @@ FOLDERS: Final = (
     ("nv-firmware", "/run/nvidia/driver/lib/firmware", CREATE, "/lib/firmware", False, ""),
 )  # fmt: skip
 
-_PRIVILEGED: Final[Object] = {"privileged": True, "seLinuxOptions": {"level": "s0"}}
+PRIVILEGED: Final[Object] = {"privileged": True, "seLinuxOptions": {"level": "s0"}}
 _STARTUP: Final[Object] = {"periodSeconds": 10, "timeoutSeconds": 60, "successThreshold": 1, "failureThreshold": 120}
 _SIDE_STARTUP: Final[Object] = {
     "initialDelaySeconds": 10, "periodSeconds": 10, "timeoutSeconds": 10, "successThreshold": 1,
@@ -64,21 +70,26 @@ _WAIT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A sidecar of the driver: its field in ``DriverSettings``, its name, its image's program and its kernel module."""
+    """A sidecar of the driver: its field in ``DriverSettings``, its name, its image's program and its kernel module.
+
+    ``in_toolkit`` is what its entry point is asked for where OpenShift's driver toolkit builds the module, "" where the
+    program builds it as everywhere.
+    """
 
     key: str
     name: str
     program: str
     module: str
+    in_toolkit: str = ""
 
 
 SIDES: Final = (
     Side("gds", "nvidia-fs-ctr", "nvidia-gds-driver", "nvidia_fs"),
-    Side("gdrcopy", "nvidia-gdrcopy-ctr", "nvidia-gdrcopy-driver", "gdrdrv"),
+    Side("gdrcopy", "nvidia-gdrcopy-ctr", "nvidia-gdrcopy-driver", "gdrdrv", "gdrcopy-ctr-run-with-dtk"),
 )
 
 
-def _switches(settings: DriverSettings) -> dict[str, str]:
+def switches(settings: DriverSettings) -> dict[str, str]:
     """The environment that says which additional modules to load; the containers that wait for them get it, too."""
     rows = {
         "GPU_DIRECT_RDMA_ENABLED": settings.rdma,
@@ -89,22 +100,25 @@ def _switches(settings: DriverSettings) -> dict[str, str]:
     return {name: "true" for name, on in rows.items() if on}
 
 
-def driver(settings: DriverSettings, image: str, number: str, files: Files) -> Object:
+def driver(settings: DriverSettings, image: str, number: str, files: Files, parts: OpenShiftParts = NO_PARTS) -> Object:
+    toolkit = parts.toolkit
     env = [
         field_env("NODE_NAME", "spec.nodeName"),
         field_env("NODE_IP", "status.hostIP"),
         *env_list({names.ENV_VISIBLE_DEVICES: "void", DIGEST: number, "KERNEL_MODULE_TYPE": settings.module_type}),
         *env_list({"OPEN_KERNEL_MODULES_ENABLED": "true"} if settings.module_type == "open" else {}),
-        *env_list(_switches(settings)),
+        *env_list(switches(settings)),
+        *env_list(parts.env),
+        *env_list({"RHCOS_IMAGE_MISSING": "true", "RHCOS_VERSION": toolkit.rhcos} if _has_fallback(toolkit) else {}),
     ]
     container: Object = {
         "name": CONTAINER,
         "image": image,
         "imagePullPolicy": settings.driver.pull_policy,
-        "command": ["nvidia-driver"],
-        "args": ["init", *settings.driver.args],
+        "command": ["nvidia-driver"] if toolkit is None else [ENTRY_POINT],
+        "args": ["init" if toolkit is None else "nv-ctr-run-with-dtk", *settings.driver.args],
         "env": with_user_env(env, settings.driver.env),
-        "securityContext": _PRIVILEGED,
+        "securityContext": PRIVILEGED,
         "startupProbe": {
             "exec": {"command": ["sh", PROBE_PATH]},
             "initialDelaySeconds": settings.startup_delay,
@@ -118,6 +132,7 @@ def driver(settings: DriverSettings, image: str, number: str, files: Files) -> O
                 for name, _, _, target, read_only, propagation in FOLDERS
             ),
             mount("driver-startup-probe-script", PROBE_PATH, read_only=True, sub_path=PROBE_FILE),
+            *([] if toolkit is None else [mount(SHARED, SHARED_PATH)]),
             *files.mounts,
         ],
     }
@@ -131,13 +146,18 @@ def driver(settings: DriverSettings, image: str, number: str, files: Files) -> O
     return _with_resources(container, settings.resources)
 
 
+def _has_fallback(toolkit: BuildToolkit | None) -> TypeGuard[BuildToolkit]:
+    """Whether there is no toolkit for the nodes, which the driver's container has to know."""
+    return toolkit is not None and not toolkit.image
+
+
 def manager(settings: DriverSettings, number: str) -> Object:
     """The init container that makes room for a new driver: kgpu's own program, or NVIDIA's where its image is named."""
-    switches = {name: value for name, value in _switches(settings).items() if name in _MANAGER_SWITCHES}
+    passed_on = {name: value for name, value in switches(settings).items() if name in _MANAGER_SWITCHES}
     env = [
         field_env("NODE_NAME", "spec.nodeName"),
         field_env("OPERATOR_NAMESPACE", "metadata.namespace"),
-        *env_list({**_MANAGER_ENV, DIGEST: number, **switches}),
+        *env_list({**_MANAGER_ENV, DIGEST: number, **passed_on}),
     ]
     return {
         "name": MANAGER,
@@ -176,8 +196,8 @@ def peermem(settings: DriverSettings, image: str, files: Files) -> Object:
         "imagePullPolicy": settings.driver.pull_policy,
         "command": ["nvidia-driver"],
         "args": ["reload_nvidia_peermem"],
-        "env": env_list({names.ENV_VISIBLE_DEVICES: "void", **_switches(settings)}),
-        "securityContext": _PRIVILEGED,
+        "env": env_list({names.ENV_VISIBLE_DEVICES: "void", **switches(settings)}),
+        "securityContext": PRIVILEGED,
         "startupProbe": {**check, **_SIDE_STARTUP},
         "livenessProbe": {
             **check, "initialDelaySeconds": 30, "periodSeconds": 30, "timeoutSeconds": 10, "failureThreshold": 1,
@@ -193,20 +213,26 @@ def peermem(settings: DriverSettings, image: str, files: Files) -> Object:
     return _with_resources(container, settings.resources)
 
 
-def side(row: Side, part: DriverImage, image: str, resources: ComputeResources | None) -> Object:
+def side(
+    row: Side, part: DriverImage, image: str, resources: ComputeResources | None, *, toolkit: bool = False
+) -> Object:
+    """``toolkit``: OpenShift's driver toolkit is in the pod."""
+    in_toolkit = toolkit and bool(row.in_toolkit)
+    # The words after the script are its $0, $1 and so on, so the policy's arguments go to the program.
+    script = [_WAIT.format(program=row.program) + ' "$@"', row.name]
     container: Object = {
         "name": row.name,
         "image": image,
         "imagePullPolicy": part.pull_policy,
-        "command": ["bash", "-c"],
-        # The words after the script are its $0, $1 and so on, so the policy's arguments go to the program.
-        "args": [_WAIT.format(program=row.program) + ' "$@"', row.name, *part.args],
-        "securityContext": _PRIVILEGED,
+        "command": [ENTRY_POINT] if in_toolkit else ["bash", "-c"],
+        "args": [*([row.in_toolkit] if in_toolkit else script), *part.args],
+        "securityContext": PRIVILEGED,
         "startupProbe": {"exec": {"command": ["sh", "-c", f"test -d /sys/module/{row.module}"]}, **_SIDE_STARTUP},
         "volumeMounts": [
             mount("run-nvidia", "/run/nvidia", propagation=HOST_TO_CONTAINER),
             mount("var-log", "/var/log"),
             mount("dev-log", "/dev/log", read_only=True),
+            *([mount(SHARED, SHARED_PATH)] if in_toolkit else []),
         ],
     }
     if part.env:

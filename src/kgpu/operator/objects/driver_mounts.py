@@ -12,6 +12,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.operator.model import Object
 from kgpu.operator.objects.common import host_volume, mount
 from kgpu.operator.objects.driver_settings import DriverSettings
+from kgpu.operator.objects.openshift import CA_KEY, TRUSTED_CA
 from kgpu.operator.objects.pools import Pool
 
 
@@ -43,11 +44,18 @@ _SUBSCRIPTIONS: Final = (
 
 LICENSE_FILE: Final = "gridd.conf"
 LICENSE_TOKEN: Final = "client_configuration_token.tok"  # noqa: S105 - a file's name
+CA_FOLDER: Final = "/etc/pki/ca-trust/extracted/pem"
+CA_FILE: Final = "tls-ca-bundle.pem"
+"""Where programs on Red Hat's systems look for certificates."""
 TOPOLOGY_FILE: Final = "nvidia-topologyd.conf"
 
 
-def files(settings: DriverSettings, pool: Pool, config_maps: Mapping[str, frozenset[str]]) -> Files:
-    """All the files. ``config_maps`` has the keys of the ConfigMaps in the operator's namespace. Raises ConfigError."""
+def files(
+    settings: DriverSettings, pool: Pool, config_maps: Mapping[str, frozenset[str]], *, trusted_ca: bool = False
+) -> Files:
+    """All the files. ``config_maps`` has the keys of the ConfigMaps in the operator's namespace; ``trusted_ca``: there
+    is the one with the certificates of OpenShift's proxy. Raises ConfigError.
+    """
     files = Files([], [])
     if settings.repositories or settings.certificates:
         _package_files(files, settings, pool, config_maps)
@@ -63,8 +71,25 @@ def files(settings: DriverSettings, pool: Pool, config_maps: Mapping[str, frozen
         files.mounts.extend(
             mount("kernel-module-params", f"/drivers/{key}", read_only=True, sub_path=key) for key in keys
         )
+    if trusted_ca:
+        _trusted_ca(files)
     _host_files(files, settings, pool)
     return files
+
+
+def _trusted_ca(files: Files) -> None:
+    """The certificates as the whole folder, which follows when OpenShift writes others; a single file where the
+    policy's certificates are in that folder, unless that file is among them.
+    """
+    beside = [entry["mountPath"] for entry in files.mounts if entry["mountPath"].startswith(f"{CA_FOLDER}/")]
+    path = f"{CA_FOLDER}/{CA_FILE}"
+    if path in beside:
+        return
+    files.volumes.append(
+        {"name": TRUSTED_CA, "configMap": {"name": TRUSTED_CA, "items": [{"key": CA_KEY, "path": CA_FILE}]}}
+    )
+    single = mount(TRUSTED_CA, path, read_only=True, sub_path=CA_FILE)
+    files.mounts.append(single if beside else mount(TRUSTED_CA, CA_FOLDER, read_only=True))
 
 
 def _package_files(
@@ -100,8 +125,8 @@ def _license(files: Files, settings: DriverSettings) -> None:
 
 
 def _host_files(files: Files, settings: DriverSettings, pool: Pool) -> None:
-    # With custom repositories no subscription is needed, and CRI-O mounts the host's by itself.
-    own = settings.repositories or (pool.os_id == "rhel" and pool.engine_mounts)
+    # With custom repositories no subscription is needed, and CRI-O, which RHCOS has, mounts the host's by itself.
+    own = settings.repositories or pool.rhcos or (pool.os_id == "rhel" and pool.engine_mounts)
     for systems, name, source, kind, target in _SUBSCRIPTIONS:
         if pool.os_id in systems and not own:
             files.volumes.append(host_volume(name, source, kind))

@@ -10,11 +10,12 @@ from typing import Any, Final
 from kgpu.formats import names
 from kgpu.operator.model import Object
 from kgpu.operator.objects import driver_containers as containers
-from kgpu.operator.objects import images, shape
+from kgpu.operator.objects import driver_toolkit, images, shape
 from kgpu.operator.objects.common import host_volume
 from kgpu.operator.objects.driver_containers import CONTAINER, FOLDERS, MANAGER, PROBE_MAP, READY_FILE, SIDES
 from kgpu.operator.objects.driver_mounts import Files
 from kgpu.operator.objects.driver_settings import DriverImage, DriverSettings
+from kgpu.operator.objects.openshift import NO_PARTS, TOOLKIT, BuildToolkit, OpenShiftParts
 from kgpu.operator.objects.pools import Pool, fnv32a
 
 COMPONENT: Final = names.DRIVER_COMPONENT
@@ -43,10 +44,12 @@ mv "$ready.tmp" "$ready"
 """
 
 
-def resolved_images(settings: DriverSettings, pool: Pool) -> dict[str, str]:
+def resolved_images(settings: DriverSettings, pool: Pool, toolkit: BuildToolkit | None = None) -> dict[str, str]:
     """The images for one pool, by container."""
     parts = {CONTAINER: settings.driver} | {row.name: part for row in SIDES if (part := getattr(settings, row.key))}
     by_container = {name: _image(settings, part, pool) for name, part in parts.items()}
+    if toolkit is not None:
+        by_container[TOOLKIT] = toolkit.image or by_container[CONTAINER]
     return by_container | {MANAGER: settings.manager.image}
 
 
@@ -56,14 +59,17 @@ def _image(settings: DriverSettings, part: DriverImage, pool: Pool) -> str:
     return images.for_system(part.image, pool.os_tag)
 
 
-def digest(settings: DriverSettings, pool: Pool, paths: shape.HostFolders) -> str:
+def digest(settings: DriverSettings, pool: Pool, paths: shape.HostFolders, toolkit: BuildToolkit | None = None) -> str:
     """A decimal number that changes exactly when a driver has to be reinstalled.
 
     It leaves out the driver manager's default image, as a new operator must not restart drivers, and settings without a
-    value, so that a new setting changes nothing where it is not used. Whoever makes it in another way counts
-    ``names.THIS_DRIVER_DIGEST_VERSION`` up: pods with a digest of another version are compared by their image.
+    value, so that a new setting changes nothing where it is not used. It leaves out OpenShift's release, proxy and
+    certificates, too: they are for the next installation, and no reason to empty a node.
+
+    Whoever makes it in another way counts ``names.THIS_DRIVER_DIGEST_VERSION`` up: pods with a digest of another
+    version are compared by their image.
     """
-    by_container = resolved_images(settings, pool)
+    by_container = resolved_images(settings, pool, toolkit)
     manager = "" if settings.default_manager else by_container.pop(MANAGER)
     by_container.pop(MANAGER, None)
     values: dict[str, Any] = {
@@ -91,10 +97,19 @@ def digest(settings: DriverSettings, pool: Pool, paths: shape.HostFolders) -> st
     return str(fnv32a(text.encode()))
 
 
-def pod_spec(settings: DriverSettings, pool: Pool, paths: shape.HostFolders, *, account: str, files: Files) -> Object:
+def pod_spec(
+    settings: DriverSettings,
+    pool: Pool,
+    paths: shape.HostFolders,
+    *,
+    account: str,
+    files: Files,
+    openshift: OpenShiftParts = NO_PARTS,
+) -> Object:
     """The pod's ``spec``."""
-    image = resolved_images(settings, pool)
-    number = digest(settings, pool, paths)
+    toolkit = openshift.toolkit
+    image = resolved_images(settings, pool, toolkit)
+    number = digest(settings, pool, paths, toolkit)
     parts = [part for part in (settings.driver, settings.manager, settings.gds, settings.gdrcopy) if part is not None]
     spec: Object = {
         "serviceAccountName": account,
@@ -105,19 +120,21 @@ def pod_spec(settings: DriverSettings, pool: Pool, paths: shape.HostFolders, *, 
         "hostPID": True,
         "initContainers": [containers.manager(settings, number)],
         "containers": [
-            containers.driver(settings, image[CONTAINER], number, files),
+            containers.driver(settings, image[CONTAINER], number, files, openshift),
             *([containers.peermem(settings, image[CONTAINER], files)] if settings.rdma else []),
             *(
-                containers.side(row, part, image[row.name], settings.resources)
+                containers.side(row, part, image[row.name], settings.resources, toolkit=toolkit is not None)
                 for row in SIDES
                 if (part := getattr(settings, row.key)) is not None
             ),
+            *([] if toolkit is None else [driver_toolkit.container(settings, toolkit, image[TOOLKIT], number)]),
         ],
         "volumes": [
             *(host_volume(name, source, kind) for name, source, kind, *_ in FOLDERS),
             host_volume("host-root", paths.root_fs),
             host_volume("host-sys", "/sys", "Directory"),
             {"name": "driver-startup-probe-script", "configMap": {"name": PROBE_MAP, "defaultMode": 0o755}},
+            *([] if toolkit is None else [driver_toolkit.SHARED_VOLUME]),
             *files.volumes,
         ],
     }

@@ -52,10 +52,11 @@ def operator_objects(scene: Scene) -> list[Object]:
     monitor = wanted_monitor(scene)
     if monitor is None or not monitor.enabled:
         return [service]
+    rule_groups = _OF_OPERATOR if scene.observed.openshift is None else (*_OF_OPERATOR, RuleGroup.OPENSHIFT)
     return [
         service,
         *monitors_of(scene, FROM_OPERATOR, monitor),
-        *rules_of(scene, FROM_OPERATOR, str(RuleGroup.OPERATOR), _OF_OPERATOR, monitor),
+        *rules_of(scene, FROM_OPERATOR, str(RuleGroup.OPERATOR), rule_groups, monitor),
     ]
 
 

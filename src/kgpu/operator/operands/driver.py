@@ -12,9 +12,10 @@ from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.checks import all_available, pause_cause
 from kgpu.operator.labels import deploy
 from kgpu.operator.loaded_driver import other_driver
-from kgpu.operator.model import ClusterNode, OperatorSettings, Policy
+from kgpu.operator.model import ClusterNode, ObservedCluster, OperatorSettings, Policy
 from kgpu.operator.objects import driver
 from kgpu.operator.objects.common import Scene
+from kgpu.operator.objects.pools import is_rhcos
 from kgpu.operator.operand_spec import SWITCHED_OFF, OperandSpec, section_enabled
 from kgpu.operator.upgrade_causes import upgrade_cause
 from kgpu.operator.verdict import SHOWN
@@ -46,6 +47,12 @@ def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None
         what = f"its NVIDIADriver {owner} brings no driver: {why.statement}"
         return Cause(reason="DriverNotReady", what=what, remedy=why.remedy)
     fitting = view.drivers.of(node.labels)
+    if not fitting and _is_untold(view.observed, node):
+        return Cause(
+            reason="SystemUnknown",
+            what=f"it does not tell its version of RHCOS: the label {names.NFD_OSTREE_VERSION} is missing",
+            remedy=f"{_TELL}, and see that it labels this node: kubectl get node {node.name} --show-labels",
+        )
     if not fitting:
         system = f"{node.os_id} {node.os_version}".strip() or "unknown"
         return Cause(
@@ -72,6 +79,14 @@ def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None
     return other_driver(view, node, fitting)
 
 
+_TELL: Final = "set nfd.enabled: true, or update the node feature discovery to one of OpenShift 4.9 or later"
+
+
+def _is_untold(observed: ObservedCluster, node: ClusterNode) -> bool:
+    """Whether no driver can be chosen for a node of OpenShift because it does not tell its version."""
+    return observed.openshift is not None and is_rhcos(node) and not node.labels.get(names.NFD_OSTREE_VERSION)
+
+
 def _why_off(view: CauseView) -> str:
     counts: dict[str, int] = {}
     for node in view.gpu_nodes:
@@ -83,7 +98,10 @@ def _why_off(view: CauseView) -> str:
 
 
 def _waiting_nodes(scene: Scene) -> Iterator[Advice]:
+    untold = {node.name for node in scene.observed.nodes if _is_untold(scene.observed, node)}
     for node in driver.policy_pools(scene).unlabelled:
+        if node in untold:  # the policy is told of all of them at once
+            continue
         yield Advice(
             subject=f"Node/{node}",
             what="no driver is installed on this node yet",

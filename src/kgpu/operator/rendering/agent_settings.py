@@ -52,8 +52,10 @@ def agent_config(policy: Policy, settings: OperatorSettings, observed: ObservedC
 
 
 def uses_node_features(observed: ObservedCluster) -> bool:
-    """True if labels go into NodeFeature objects, because a discovery in the cluster turns those into labels."""
-    return observed.foreign_nfd and has_kind(observed, NODE_FEATURES)
+    """True if labels go into NodeFeature objects, because a discovery in the cluster turns those into labels. That of
+    OpenShift may have the kind and leave it alone, so that labels there go to the Nodes.
+    """
+    return observed.foreign_nfd and observed.openshift is None and has_kind(observed, NODE_FEATURES)
 
 
 def _live_paths(observed: ObservedCluster) -> shape.HostFolders:

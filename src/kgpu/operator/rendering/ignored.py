@@ -84,7 +84,13 @@ DRAINED: Final = Conditional(
     field="`driver.upgradePolicy.podDeletion`", when="when `driver.upgradePolicy.drain.enable` is true",
     does="nothing, as the drain's settings are for pods with GPUs, too",
 )  # fmt: skip
-CONDITIONAL: Final = (DRAINED, NO_CDI, OWN_PODS, HOST_PID, OWN_IMAGE, IMAGES, SHELL_ARGS, BY_CRD, NO_LABELS, ON_DELETE)
+NO_OPENSHIFT: Final = Conditional(
+    field="`operator.use_ocp_driver_toolkit`", when="on other clusters than OpenShift",
+    does="nothing, as only RHCOS has a driver toolkit",
+)  # fmt: skip
+CONDITIONAL: Final = (
+    DRAINED, NO_CDI, OWN_PODS, HOST_PID, OWN_IMAGE, IMAGES, SHELL_ARGS, BY_CRD, NO_LABELS, ON_DELETE, NO_OPENSHIFT,
+)  # fmt: skip
 
 
 def ignored(scene: Scene) -> Iterator[Advice]:
@@ -107,6 +113,14 @@ def ignored(scene: Scene) -> Iterator[Advice]:
             why="kgpu gives libraries to containers by CDI alone and installs no container runtime",
             remedy="set cdi.enabled: true, unless NVIDIA's container runtime is set up on every GPU node",
             reason="CDISwitchedOff",
+        )
+    if spec.operator.use_ocp_driver_toolkit and scene.observed.openshift is None:
+        yield _told(
+            scene,
+            what="without effect in the policy: operator.use_ocp_driver_toolkit",
+            why="this cluster is not OpenShift, whose RHCOS alone has a driver toolkit",
+            remedy="remove it",
+            reason="SettingIgnored",
         )
     yield from _arguments(scene)
     yield from _of_own_pods(scene)

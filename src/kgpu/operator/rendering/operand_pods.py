@@ -15,7 +15,7 @@ from kgpu.formats import names
 from kgpu.formats.crd.common import Component, OperandContainer
 from kgpu.formats.operands import Operand
 from kgpu.operator.model import NodeLayout, Object
-from kgpu.operator.objects import finder, images, shape
+from kgpu.operator.objects import finder, images, openshift, shape
 from kgpu.operator.objects.common import Scene, env_list, manifest_of
 from kgpu.operator.objects.containers import affinity, agent_container, host_access
 from kgpu.operator.objects.rbac import account
@@ -30,10 +30,10 @@ def objects(scene: Scene, spec: OperandSpec, pod: OperandPod) -> list[Object]:
     check_env(spec, scene)
     operand = spec.operand
     daemon_set = _daemon_set(scene, spec, pod)
+    admitted = openshift.admits(scene, openshift.FOR_AGENTS if pod.privileged else openshift.FOR_FINDER)
+    namespaced = (*spec.namespace_rules(scene), *admitted)
     return [
-        *account(
-            scene, operand.account, operand.state, cluster=spec.rules(scene), namespaced=spec.namespace_rules(scene)
-        ),
+        *account(scene, operand.account, operand.state, cluster=spec.rules(scene), namespaced=namespaced),
         *spec.objects(scene),
         daemon_set,
     ]

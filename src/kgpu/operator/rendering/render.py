@@ -12,7 +12,7 @@ from kgpu.base.advice import Advice
 from kgpu.base.errors import UserError
 from kgpu.formats.operands import OPERANDS
 from kgpu.operator.model import NodeLayout, Object, ObservedCluster, OperatorSettings, Policy
-from kgpu.operator.objects import driver, monitoring
+from kgpu.operator.objects import driver, monitoring, openshift
 from kgpu.operator.objects.common import KINDS, Rendered, Scene
 from kgpu.operator.operand_env import check_env
 from kgpu.operator.operand_spec import OperandSpec
@@ -100,14 +100,19 @@ def _drivers_wanted(scene: Scene) -> bool:
 
 
 def namespace(scene: Scene) -> list[Object]:
-    """The labels that allow privileged pods in the operator's own namespace, if the policy wants that.
+    """The labels of the operator's own namespace: those that allow privileged pods there, if the policy wants that, and
+    on OpenShift the one for which the cluster's Prometheus looks there for metrics.
 
     The object has neither owner nor state label, so the namespace is never deleted; only the labels are removed again.
     """
     psa = scene.policy.spec.psa
-    if psa is None or not psa.enabled:
+    labels: dict[str, str] = {}
+    if psa is not None and psa.enabled:
+        labels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in POD_SECURITY}
+    if scene.observed.openshift is not None:
+        labels[openshift.MONITORING_LABEL] = "true"
+    if not labels:
         return []
-    labels = {f"pod-security.kubernetes.io/{mode}": "privileged" for mode in POD_SECURITY}
     metadata = {"name": scene.settings.namespace, "labels": labels}
     return [{"apiVersion": KINDS["Namespace"].api_version, "kind": "Namespace", "metadata": metadata}]
 
@@ -119,6 +124,7 @@ def _advice(scene: Scene) -> Iterator[Advice]:
             if advice is not None:
                 yield advice
     yield from ignored.ignored(scene)
+    yield from openshift.advice(scene)
     if (absent := monitoring.missing(scene)) is not None:
         yield absent
     for spec in SPECS.values():

@@ -1,0 +1,235 @@
+"""What is decided on an OpenShift cluster: the driver toolkit of each pool, the proxy, trusted certificates, and which
+SecurityContextConstraints pods need. The names are OpenShift's and the replaced operator's.
+
+An image of the toolkit that a live DaemonSet has stays where the ImageStream does not tell of it any more: whatever
+becomes of the ImageStream, no driver is installed anew for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kgpu.base.advice import Advice, Severity
+from kgpu.base.plain import items, mapping, strings, text
+from kgpu.formats import names
+from kgpu.kube.kinds import SECURITY_CONTEXT_CONSTRAINTS
+from kgpu.operator.labels import opted_out
+from kgpu.operator.model import ClusterNode, Object, ObservedCluster, Policy
+from kgpu.operator.objects.common import Scene, has_kind
+from kgpu.operator.objects.pools import Pool, is_rhcos, takes_driver
+from kgpu.operator.openshift import NAMESPACE, TOOLKIT_STREAM
+
+MONITORING_LABEL: Final = "openshift.io/cluster-monitoring"
+TRUSTED_CA: Final = "gpu-operator-trusted-ca"
+"""The ConfigMap, and the volume with it."""
+CA_KEY: Final = "ca-bundle.crt"
+"""The key under which OpenShift writes the certificates."""
+_INJECT: Final = "config.openshift.io/inject-trusted-cabundle"
+
+TOOLKIT: Final = "openshift-driver-toolkit-ctr"
+TOOLKIT_LABEL: Final = "openshift.driver-toolkit"
+RHCOS_LABEL: Final = "openshift.driver-toolkit.rhcos"
+MISSING_LABEL: Final = "openshift.driver-toolkit.rhcos-image-missing"
+UNAVAILABLE: Final = "DriverToolkitUnavailable"
+_SHOWN: Final = 5
+
+FOR_AGENTS: Final = "kgpu-agent"
+FOR_DRIVERS: Final = "kgpu-driver"
+FOR_FINDER: Final = "kgpu-node-features"
+"""The chart's SecurityContextConstraints."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildToolkit:
+    """The driver toolkit of a pool. ``image`` is "" where there is none for ``rhcos``, its version of the system: the
+    driver's container is told so and gets kernel headers by the subscription of the cluster.
+    """
+
+    rhcos: str
+    image: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenShiftParts:
+    """What a driver's pod has only on OpenShift."""
+
+    toolkit: BuildToolkit | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    trusted_ca: bool = False
+
+
+NO_PARTS: Final = OpenShiftParts()
+
+
+def parts_of(scene: Scene, pool: Pool, live: Object | None) -> OpenShiftParts:
+    """The parts of a pool's pods; ``live`` is its DaemonSet as it is, None without one."""
+    cluster = scene.observed.openshift
+    if cluster is None:
+        return NO_PARTS
+    version = {"OPENSHIFT_VERSION": cluster.version} if cluster.version else {}
+    return OpenShiftParts(
+        toolkit=_toolkit(scene, pool, live), env={**version, **cluster.proxy}, trusted_ca=cluster.trusted_ca
+    )
+
+
+def _toolkit(scene: Scene, pool: Pool, live: Object | None) -> BuildToolkit | None:
+    cluster = scene.observed.openshift
+    if cluster is None or not pool.rhcos or scene.policy.spec.operator.use_ocp_driver_toolkit is False:
+        return None
+    known = cluster.toolkit.images if cluster.toolkit else {}
+    image = known.get(pool.rhcos) or _live_image(live, pool.rhcos)
+    if not image and cluster.toolkit is None:
+        return None
+    return BuildToolkit(rhcos=pool.rhcos, image=image)
+
+
+def _live_image(live: Object | None, rhcos: str) -> str:
+    """The toolkit's image that a live DaemonSet of this RHCOS version has; "" if it has none, or only the driver's."""
+    labels = strings(mapping(mapping(live).get("metadata")).get("labels"))
+    if labels.get(RHCOS_LABEL) != rhcos or MISSING_LABEL in labels:
+        return ""
+    spec = mapping(mapping(mapping(mapping(live).get("spec")).get("template")).get("spec"))
+    containers = map(mapping, items(spec.get("containers")))
+    return next((text(container.get("image")) for container in containers if container.get("name") == TOOLKIT), "")
+
+
+def toolkit_labels(toolkit: BuildToolkit | None) -> dict[str, str]:
+    """Labels of a DaemonSet and its pods that say whether they build in a toolkit."""
+    if toolkit is None:
+        return {}
+    return {TOOLKIT_LABEL: "true"} | ({} if toolkit.image else {MISSING_LABEL: "true"})
+
+
+def trusted_ca(scene: Scene, state: str) -> list[Object]:
+    """The ConfigMap that OpenShift fills with the certificates: its ``data`` is OpenShift's to write."""
+    cluster = scene.observed.openshift
+    if cluster is None or not cluster.trusted_ca:
+        return []
+    return [scene.new_object("ConfigMap", TRUSTED_CA, state=state, labels={_INJECT: "true"})]
+
+
+def admits(scene: Scene, constraints: str) -> tuple[Object, ...]:
+    """The right of an account that its pods are admitted by these SecurityContextConstraints of the chart; none on
+    clusters without the kind.
+    """
+    if not has_kind(scene.observed, SECURITY_CONTEXT_CONSTRAINTS):
+        return ()
+    kind = SECURITY_CONTEXT_CONSTRAINTS
+    return ({"apiGroups": [kind.group], "resources": [kind.plural], "resourceNames": [constraints], "verbs": ["use"]},)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolkitState:
+    """How it is with the driver toolkit. ``wanted``: drivers are to be built in it. ``untold`` are nodes of RHCOS whose
+    labels lack the version, ``missing`` the nodes by version that the ImageStream has no image for.
+    """
+
+    wanted: bool = False
+    stream: bool = False
+    broken: bool = False
+    untold: tuple[str, ...] = ()
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    used: bool = False
+
+
+def toolkit_state(policy: Policy, observed: ObservedCluster) -> ToolkitState | None:
+    """The state under a policy, None on other clusters than OpenShift."""
+    cluster = observed.openshift
+    if cluster is None:
+        return None
+    nodes = tuple(node for node in observed.nodes if _builds(policy, observed, node))
+    if policy.spec.operator.use_ocp_driver_toolkit is False or not nodes:
+        return ToolkitState(stream=cluster.toolkit is not None)
+    images = cluster.toolkit.images if cluster.toolkit else {}
+    versions: dict[str, list[str]] = {}
+    for node in sorted(nodes, key=lambda node: node.name):
+        versions.setdefault(node.labels.get(names.NFD_OSTREE_VERSION, ""), []).append(node.name)
+    untold = tuple(versions.pop("", ()))
+    return ToolkitState(
+        wanted=True,
+        stream=cluster.toolkit is not None,
+        broken=cluster.toolkit is not None and cluster.toolkit.broken,
+        untold=untold,
+        missing={version: tuple(on) for version, on in sorted(versions.items()) if version not in images},
+        used=bool(versions) and cluster.toolkit is not None,
+    )
+
+
+def _builds(policy: Policy, observed: ObservedCluster, node: ClusterNode) -> bool:
+    """Whether a driver is to be built on this node, of those with RHCOS."""
+    driver = policy.spec.driver
+    if driver.enabled is False or not is_rhcos(node) or not takes_driver(node) or opted_out(node):
+        return False
+    if not driver.use_nvidia_driver_crd:
+        return not driver.use_precompiled
+    owner = node.labels.get(names.LABEL_DRIVER_OWNER, "")
+    return any(each.name == owner and not each.spec.use_precompiled for each in observed.drivers)
+
+
+def figures(state: ToolkitState | None) -> dict[str, float]:
+    """The metrics: 1 for used, 0 for not wanted, -1 for impossible, and what is in the way."""
+    prefix = "gpu_operator_openshift_driver_toolkit_"
+    if state is None:
+        return {f"{prefix}enabled": -1.0}
+    enabled = 1.0 if state.used else -1.0 if state.wanted else 0.0
+    return {
+        f"{prefix}enabled": enabled,
+        f"{prefix}nfd_too_old": float(bool(state.untold)),
+        f"{prefix}imagestream_missing": float(state.wanted and not state.stream),
+        f"{prefix}rhcos_tags_missing": float(state.stream and bool(state.missing)),
+        f"{prefix}imagestream_broken": float(state.broken),
+    }
+
+
+def advice(scene: Scene) -> Iterator[Advice]:
+    """What is in the way of the driver toolkit."""
+    state = toolkit_state(scene.policy, scene.observed)
+    if state is None or not state.wanted:
+        return
+    by_packages = "drivers are built with packages instead, which need a subscription of the cluster"
+    if not state.stream:
+        yield _told(
+            scene,
+            what=f"OpenShift's driver toolkit can't be used: {by_packages}",
+            why=f"there is no ImageStream {TOOLKIT_STREAM} in namespace {NAMESPACE}, or it can't be read",
+            remedy=f"oc get imagestream {TOOLKIT_STREAM} -n {NAMESPACE}: where it is missing, update OpenShift",
+        )
+    for version, nodes in state.missing.items() if state.stream else ():
+        yield _told(
+            scene,
+            what=f"OpenShift's driver toolkit has no image for RHCOS {version} of {_some(nodes)}: {by_packages}",
+            why=f"the ImageStream {TOOLKIT_STREAM} has no such tag",
+            remedy="finish the update of OpenShift that these nodes are part of, or update to a release that has it",
+        )
+    if state.broken:
+        yield _told(
+            scene,
+            what="images of OpenShift's driver toolkit may be missing",
+            why=f"the ImageStream {TOOLKIT_STREAM} has tags without a name",
+            remedy="update OpenShift to a release that writes their names",
+        )
+    if state.untold:
+        yield _told(
+            scene,
+            what=f"no driver is installed on {_some(state.untold)} yet",
+            why=f"these nodes have RHCOS and lack the label {names.NFD_OSTREE_VERSION}",
+            remedy="set nfd.enabled: true, or update the node feature discovery to one of OpenShift 4.9 or later",
+        )
+
+
+def _some(nodes: tuple[str, ...]) -> str:
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return f"{', '.join(nodes[:_SHOWN])}{more}"
+
+
+def _told(scene: Scene, *, what: str, why: str, remedy: str) -> Advice:
+    return Advice(
+        subject=f"ClusterPolicy/{scene.policy.name}",
+        what=what,
+        why=why,
+        severity=Severity.WARNING,
+        remedy=remedy,
+        reason=UNAVAILABLE,
+    ).printable()
