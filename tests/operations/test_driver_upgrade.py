@@ -328,3 +328,33 @@ async def test_a_selector_that_can_not_be_read_is_refused() -> None:
         await engine.run_for(5)
     assert (cluster.status("m")["phase"], cluster.status("m")["reason"]) == ("Failed", "Refused")
     assert "spec.drain.podSelector can't be read" in cluster.status("m")["message"]
+
+
+def _crashes(cluster: Cluster, ends: int) -> None:
+    """The driver's container ends, so that the kubelet waits before it starts it again."""
+    pod = cluster.drivers.pod("n1")
+    assert pod is not None
+    last = {"terminated": {"exitCode": 7, "message": "NVRM: Xid 79, the GPU has fallen off the bus"}}
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    row = {"name": names.DRIVER_CONTAINER, "restartCount": ends, "ready": False, "state": state, "lastState": last}
+    cluster.drivers.of.clear()  # it stays so
+    cluster.put(cluster_pods(), {**pod, "status": {"phase": "Running", "containerStatuses": [row]}})
+
+
+@pytest.mark.parametrize(("ends", "reason"), [(3, "DriverFailed"), (1, "NotWell")])
+async def test_a_driver_that_ends_right_after_it_was_loaded_is_told_with_its_last_words(ends: int, reason: str) -> None:
+    cluster = cluster_with_driver()
+    _validated(cluster, "True")
+    async with upgrading(cluster) as engine:
+        await until(engine, "Acting")
+        await engine.run_for(5)
+        _validated(cluster, "Unknown")
+        await until(engine, "Verifying")
+        _crashes(cluster, ends)
+        began = engine.clock.monotonic()
+        await until(engine, "Failed", 1200)
+        took = engine.clock.monotonic() - began
+    assert cluster.status("m")["reason"] == reason
+    assert "exit code 7: NVRM: Xid 79, the GPU has fallen off the bus" in cluster.status("m")["message"]
+    assert (took < 60) is (reason == "DriverFailed")
+    assert not cluster.unschedulable("n1")
