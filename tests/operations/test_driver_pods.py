@@ -62,6 +62,11 @@ def test_whose_pod_it_is(objects: tuple[Object, ...], name: str) -> None:
     assert chosen(*reversed(objects)) == name
 
 
+def test_a_name_that_begins_anothers_is_another() -> None:
+    assert chosen(obj("longer", owner=f"{BASE}-ubuntu22.04")) == ""
+    assert chosen(obj("shorter", owner=BASE.removesuffix("set"))) == ""
+
+
 HOSTILE: tuple[Any, ...] = (
     None,
     7,

@@ -358,3 +358,25 @@ async def test_a_driver_that_ends_right_after_it_was_loaded_is_told_with_its_las
     assert "exit code 7: NVRM: Xid 79, the GPU has fallen off the bus" in cluster.status("m")["message"]
     assert (took < 60) is (reason == "DriverFailed")
     assert not cluster.unschedulable("n1")
+
+
+async def test_a_pod_that_a_finalizer_keeps_leaves_the_driver_as_it_is() -> None:
+    """Its containers may run still, so the driver is not unloaded under it; what keeps it is named."""
+    cluster = cluster_with_driver()
+    cluster.pod("kept", "n1", spec=GPU_POD, metadata={"finalizers": ["example.org/backup"]})
+    async with upgrading(cluster, drain={"onlyGpuPods": True, "timeoutSeconds": 60}) as engine:
+        await until(engine, "Draining")
+        await engine.run_for(40)
+        assert cluster.status("m")["phase"] == "Draining"
+        known = cluster.object(cluster_pods(), "kept", "default")
+        # The fake API server's clock is another one: its grace period is over long ago.
+        metadata = {**known["metadata"], "deletionTimestamp": "2023-11-14T22:13:25Z"}
+        cluster.put(cluster_pods(), {**known, "metadata": metadata})
+        await until(engine, "Failed")
+        await engine.run_for(60)
+    status = cluster.status("m")
+    assert (status["result"], status["reason"]) == ("TransientFailure", "DrainTimeout")
+    assert "it is kept by its finalizer example.org/backup" in status["message"]
+    assert cluster.evictions.count("default/kept") == 1
+    assert (cluster.driver_deletions, cluster.drivers.digest("n1")) == ([], "1")
+    assert (cluster.unschedulable("n1"), cluster.owners("n1"), cluster.order("n1")) == (False, "", "")

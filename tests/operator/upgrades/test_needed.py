@@ -84,7 +84,7 @@ def test_a_driver_pod_of_no_or_another_daemon_set_has_to_give_way(owner: str) ->
     pending = pod_of(there.daemon_sets[BASE], "n1", ready=False, placed=False)
     assert needed(dataclasses.replace(there, driver_pods=(stranger, pending))) == {"n1"}
     made = plan(dataclasses.replace(there, driver_pods=(stranger, pending)), SETTINGS)
-    assert bool(made.upgrades.create) is not owner, "what another controller makes anew is not exchanged"
+    assert bool(made.upgrades.create) is not bool(owner), "what another controller makes anew is not exchanged"
     assert ("stranger of another-daemonset is a driver's pod, too" in str(made.policy_status)) is bool(owner)
 
 
