@@ -24,7 +24,7 @@ from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import HostError, HwError, KubeError, KubeletError
 from kgpu.base.supervise import RoleHandle
 from kgpu.formats import names
-from kgpu.formats.node_order import NodeOrder, OrderAnswer, OrderStep, encode, order, read_answer
+from kgpu.formats.node_order import NodeOrder, OrderAnswer, OrderStep, encode, exchange_order, order, read_answer
 from kgpu.hw.fake_reader import FakeReader, sample_inventory, sample_partitions
 from kgpu.hw.port import DriverReleasedError
 from kgpu.hw.verdicts import GpuVerdict, Verdicts
@@ -82,11 +82,14 @@ class World:
         self.resets: list[tuple[str, ...]] = []
         self.reset_problem: HostError | None = None
         self.away: KubeError | None = None
+        self.unloaded: HwError | None = None
         self.given = given
         self.follower = self.make()
         self.handle = RoleHandle("operation", self.clock)
 
     async def open(self) -> FakeReader:
+        if self.unloaded is not None:
+            raise self.unloaded
         self.made.append(FakeReader(self.inventory))
         return self.made[-1]
 
@@ -236,6 +239,46 @@ async def test_nothing_opens_the_driver_until_it_is_over(world: World) -> None:
     async with world.readers.own(AgentOptions()) as reader:
         await reader.inventory()
     assert len(world.made) == opened + 1
+
+
+def exchange(world: World, step: OrderStep, act: str = "act-1") -> None:
+    given = exchange_order(act=act, boot="boot", step=step)
+    world.annotate(names.OPERATION_ANNOTATION, encode(given))
+
+
+async def test_an_exchange_lets_go_before_it_answers_and_reads_the_driver_after_it(world: World) -> None:
+    """The order of a release: readers are held at once, then closed, then this process has to be free of the driver, and
+    only then the answer says so. After it the driver is read anew, never from before.
+    """
+    async with world.readers.own(AgentOptions()) as reader:
+        await reader.inventory()
+    world.users = (DriverUser(pid=7, name="python3"),)
+    exchange(world, OrderStep.RELEASE)
+    world.follower.heed()
+    assert world.ordered.released, "held before anything is awaited"
+    waiting = await world.waits("python3")
+    assert not waiting.fulfils("act-1", OrderStep.RELEASE)
+    assert all(made._closed for made in world.made), "it is closed before users are looked for"
+    opened = len(world.made)
+    world.users = ()
+    await world.fulfilled(OrderStep.RELEASE)
+    assert len(world.made) == opened, "nothing has opened it meanwhile"
+    world.inventory = dataclasses.replace(INVENTORY, driver_version="570.86.15")
+    exchange(world, OrderStep.RESUME)
+    found = await world.fulfilled(OrderStep.RESUME)
+    assert found.driver == "570.86.15"
+    assert len(world.made) > opened
+
+
+async def test_an_exchange_whose_driver_can_not_be_read_is_waited_for(world: World) -> None:
+    exchange(world, OrderStep.RELEASE)
+    await world.fulfilled(OrderStep.RELEASE)
+    world.unloaded = HwError("no driver is loaded", "a driver", "load one")
+    exchange(world, OrderStep.RESUME)
+    found = await world.waits("the driver can't be read: no driver is loaded")
+    assert not found.driver
+    world.unloaded = None
+    assert (await world.fulfilled(OrderStep.RESUME)).driver == INVENTORY.driver_version
 
 
 async def test_children_that_are_held_in_the_kernel_are_named(world: World) -> None:

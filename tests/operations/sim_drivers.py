@@ -66,7 +66,7 @@ class SimDrivers:
 
     def pod(self, node: str) -> Object | None:
         """The node's driver pod."""
-        return next((pod for pod in self.pods() if pod["spec"]["nodeName"] == node), None)
+        return next((pod for pod in self.pods() if pod["spec"].get("nodeName") == node), None)
 
     def pods(self) -> list[Object]:
         return [pod for pod in self._pods() if pod["metadata"]["namespace"] == NAMESPACE and _is_driver(pod)]
@@ -78,7 +78,7 @@ class SimDrivers:
 
     def look(self) -> None:
         """The controller makes pods that are missing; those that are there get on."""
-        there = {pod["spec"]["nodeName"]: pod for pod in reversed(self.pods())}
+        there = {pod["spec"].get("nodeName"): pod for pod in reversed(self.pods())}
         for node, driver in self.of.items():
             pod = there.get(node)
             if pod is None:

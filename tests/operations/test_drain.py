@@ -201,3 +201,16 @@ def test_who_tolerates_the_cordon(toleration: Mapping[str, Any], comes_back: boo
 )
 def test_a_pod_of_any_shape_is_read(obj: Mapping[str, Any]) -> None:
     assert isinstance(read_pod(obj), NodePod)
+
+
+@pytest.mark.parametrize(
+    ("resource", "uses"),
+    [("nvidia.com/gpu", True), ("nvidia.com/gpu.shared", True), ("nvidia.com/mig-3g.40gb", True), ("amd.com/gpu", True),
+     ("amd.com/cpx_nps4", True), ("amd.com/dpx_nps8", True), ("habana.ai/gaudi", True), ("cpu", False),
+     ("example.org/amd.com", False), ("nvidia.com/nic", False)],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_which_pods_use_gpus(resource: str, uses: bool, kind: str) -> None:
+    asks = {"name": "c", "resources": {"limits": {resource: "1"}}}
+    obj = {"metadata": {"name": "p"}, "spec": {kind: [{"name": "other"}, asks]}}
+    assert read_pod(obj).uses_gpus is uses

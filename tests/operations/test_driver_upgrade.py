@@ -328,3 +328,55 @@ async def test_a_selector_that_can_not_be_read_is_refused() -> None:
         await engine.run_for(5)
     assert (cluster.status("m")["phase"], cluster.status("m")["reason"]) == ("Failed", "Refused")
     assert "spec.drain.podSelector can't be read" in cluster.status("m")["message"]
+
+
+def _crashes(cluster: Cluster, ends: int) -> None:
+    """The driver's container ends, so that the kubelet waits before it starts it again."""
+    pod = cluster.drivers.pod("n1")
+    assert pod is not None
+    last = {"terminated": {"exitCode": 7, "message": "NVRM: Xid 79, the GPU has fallen off the bus"}}
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    row = {"name": names.DRIVER_CONTAINER, "restartCount": ends, "ready": False, "state": state, "lastState": last}
+    cluster.drivers.of.clear()  # it stays so
+    cluster.put(cluster_pods(), {**pod, "status": {"phase": "Running", "containerStatuses": [row]}})
+
+
+@pytest.mark.parametrize(("ends", "reason"), [(3, "DriverFailed"), (1, "NotWell")])
+async def test_a_driver_that_ends_right_after_it_was_loaded_is_told_with_its_last_words(ends: int, reason: str) -> None:
+    cluster = cluster_with_driver()
+    _validated(cluster, "True")
+    async with upgrading(cluster) as engine:
+        await until(engine, "Acting")
+        await engine.run_for(5)
+        _validated(cluster, "Unknown")
+        await until(engine, "Verifying")
+        _crashes(cluster, ends)
+        began = engine.clock.monotonic()
+        await until(engine, "Failed", 1200)
+        took = engine.clock.monotonic() - began
+    assert cluster.status("m")["reason"] == reason
+    assert "exit code 7: NVRM: Xid 79, the GPU has fallen off the bus" in cluster.status("m")["message"]
+    assert (took < 60) is (reason == "DriverFailed")
+    assert not cluster.unschedulable("n1")
+
+
+async def test_a_pod_that_a_finalizer_keeps_leaves_the_driver_as_it_is() -> None:
+    """Its containers may run still, so the driver is not unloaded under it; what keeps it is named."""
+    cluster = cluster_with_driver()
+    cluster.pod("kept", "n1", spec=GPU_POD, metadata={"finalizers": ["example.org/backup"]})
+    async with upgrading(cluster, drain={"onlyGpuPods": True, "timeoutSeconds": 60}) as engine:
+        await until(engine, "Draining")
+        await engine.run_for(40)
+        assert cluster.status("m")["phase"] == "Draining"
+        known = cluster.object(cluster_pods(), "kept", "default")
+        # The fake API server's clock is another one: its grace period is over long ago.
+        metadata = {**known["metadata"], "deletionTimestamp": "2023-11-14T22:13:25Z"}
+        cluster.put(cluster_pods(), {**known, "metadata": metadata})
+        await until(engine, "Failed")
+        await engine.run_for(60)
+    status = cluster.status("m")
+    assert (status["result"], status["reason"]) == ("TransientFailure", "DrainTimeout")
+    assert "it is kept by its finalizer example.org/backup" in status["message"]
+    assert cluster.evictions.count("default/kept") == 1
+    assert (cluster.driver_deletions, cluster.drivers.digest("n1")) == ([], "1")
+    assert (cluster.unschedulable("n1"), cluster.owners("n1"), cluster.order("n1")) == (False, "", "")

@@ -1,6 +1,10 @@
 """Which pods a driver manager evicts from its node, and which it may not. Pure; the rules are kubectl drain's.
 
-This is for a driver container that was replaced by hand. Where an operator upgrades drivers, its own drain does this.
+This is for a driver container that was replaced by hand. Where an operator upgrades drivers, its own drain does this
+(``kgpu.operations.drain``), by the same rules but for three kinds of pods. The drain takes those that have run to their
+end, which have no GPU any more; it knows which DaemonSets are gone, and refuses their pods or takes them with force;
+and it leaves those that tolerate the cordon and came after it, as another would come at once. Where such a pod has the
+driver open, the manager names it as it can't unload the driver.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from dataclasses import dataclass
 
 from kgpu.drivermanager.config import ManagerSettings
 from kgpu.drivermanager.model import LocalPod
+from kgpu.fit.selector_text import parse_selector
 from kgpu.formats import names
 
 
@@ -27,20 +32,9 @@ def of_gpu_pods(pods: Iterable[LocalPod], settings: ManagerSettings) -> Eviction
 
 
 def of_all_pods(pods: Iterable[LocalPod], settings: ManagerSettings) -> Eviction:
-    """Of every pod that the drain's selector matches."""
-    wanted = required_labels(settings.selector)
-    return _judged((pod for pod in pods if wanted.items() <= pod.labels.items()), settings)
-
-
-def required_labels(selector: str) -> dict[str, str]:
-    """The labels that ``key=value,key2=value2`` asks for. Raises ValueError for other kinds of selectors."""
-    labels = {}
-    for part in filter(None, (piece.strip() for piece in selector.split(","))):
-        key, equals, value = part.replace("==", "=", 1).partition("=")
-        if not equals or not key.strip() or key.strip().endswith("!") or "(" in part:
-            raise ValueError(part)
-        labels[key.strip()] = value.strip()
-    return labels
+    """Of those that ask for GPUs, and of every pod that the drain's selector matches."""
+    selector = parse_selector(settings.selector)
+    return _judged((pod for pod in pods if pod.gpus or selector.matches(pod.labels)), settings)
 
 
 def _judged(pods: Iterable[LocalPod], settings: ManagerSettings) -> Eviction:
@@ -57,7 +51,8 @@ def _judged(pods: Iterable[LocalPod], settings: ManagerSettings) -> Eviction:
 
 
 def _stays(pod: LocalPod) -> bool:
-    return pod.labels.get(names.DRIVER_UPGRADE_DRAIN_SKIP) == "true"
+    """Whether its label keeps it from a drain. One with GPUs would keep the driver from being unloaded."""
+    return not pod.gpus and pod.labels.get(names.DRIVER_UPGRADE_DRAIN_SKIP) == "true"
 
 
 def _refusal(pod: LocalPod, settings: ManagerSettings) -> str:

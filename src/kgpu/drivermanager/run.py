@@ -12,9 +12,10 @@ from kgpu.base.errors import ConfigError, HostError, KubeError
 from kgpu.base.printable import one_line
 from kgpu.drivermanager import plan
 from kgpu.drivermanager.config import ManagerSettings
-from kgpu.drivermanager.eviction import Eviction, of_all_pods, of_gpu_pods, required_labels
+from kgpu.drivermanager.eviction import Eviction, of_all_pods, of_gpu_pods
 from kgpu.drivermanager.model import LocalPod, ManagedNode, ManagerAction, ManagerStep, read_node, read_pod
 from kgpu.drivermanager.port import DriverMachine
+from kgpu.fit.selector_text import parse_selector
 from kgpu.formats import names
 from kgpu.host.device_holders import DeviceHolder
 from kgpu.host.kernel_modules import ModuleInUseError
@@ -59,13 +60,11 @@ class DriverManager:
 
         Whatever happens, the Node is given back; an error of that is told in the log.
         """
-        try:
-            required_labels(self._settings.selector)
-        except ValueError as error:
+        if error := parse_selector(self._settings.selector).error:
             raise ConfigError(
-                f"DRAIN_POD_SELECTOR_LABEL: {str(error)!r:.80} is not supported", "key=value, separated by commas",
+                f"DRAIN_POD_SELECTOR_LABEL can't be read: {error}", "labels such as app=training,tier!=web",
                 "correct the variable",
-            ) from error  # fmt: skip
+            )  # fmt: skip
         machine, node = self._machine.state(), await self._node()
         try:
             for step in plan.steps(self._settings, machine, node):

@@ -23,6 +23,7 @@ NVIDIA_DOMAIN: Final = "nvidia.com"
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 MIG_RESOURCE_PREFIX: Final = "nvidia.com/mig-"
 SHARED_SUFFIX: Final = ".shared"
+AMD_RESOURCE_PREFIX: Final = "amd.com/"
 AMD_GPU_RESOURCE: Final = "amd.com/gpu"
 GAUDI_RESOURCE: Final = "habana.ai/gaudi"
 

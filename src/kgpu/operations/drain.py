@@ -51,7 +51,8 @@ class Evicted:
     """What is known besides the pods. ``answers`` are those to evictions, by the pod's uid. ``daemon_sets`` says
     whether a DaemonSet that pods name, as (namespace, name), exists; one that is missing has not been looked up yet.
     ``cordoned_at`` is when the node was cordoned, by the API server's clock. ``own_pod`` is the engine's own pod, which
-    stays to give the node back. ``exchanges_driver``: the driver is unloaded next, so every pod with GPUs has to go.
+    stays to give the node back. ``exchanges_driver``: the driver is unloaded next, so every pod with GPUs has to go;
+    ``driver_pod`` is the uid of the one that is exchanged then.
     """
 
     answers: Mapping[str, Answer] = field(default_factory=dict)
@@ -59,6 +60,7 @@ class Evicted:
     cordoned_at: float | None = None
     own_pod: tuple[str, str] = ("", "")
     exchanges_driver: bool = False
+    driver_pod: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,8 @@ def fate(pod: NodePod, drain: OperationDrain, known: Evicted) -> PodFate:
     kind, name = pod.owner
     if (pod.namespace, pod.name) == known.own_pod:
         return PodFate(pod=pod, fate=Fate.LEAVE, why="it is kgpu's own operator, which has to give the node back")
+    if known.driver_pod and pod.uid == known.driver_pod:
+        return PodFate(pod=pod, fate=Fate.LEAVE, why="it is the driver's, which is exchanged once the others have gone")
     if why := _not_meant(pod, drain, known):
         return PodFate(pod=pod, fate=Fate.LEAVE, why=why)
     if kind == _DAEMON_SET and not pod.ended:

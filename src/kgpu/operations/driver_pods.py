@@ -14,6 +14,7 @@ from kgpu.base.plain import items, mapping, number, text
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.formats.driver_revision import DriverRevision, revision_of
+from kgpu.formats.pod_origin import controller_of, node_of
 
 MOST_ENDS: Final = 2
 """How often the driver's own containers may have ended: the manager that unloads, and the one that installs."""
@@ -50,8 +51,9 @@ class DriverTrouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverPod:
-    """A driver's pod. ``daemon_set`` is its controller, "" without one. ``doing`` is what it does or waits for, ""
-    once it is ``ready``; ``trouble`` is None unless waiting does not help.
+    """A driver's pod. ``daemon_set`` is its controller (of another kind: ``kind/name``), "" without one. ``placed``: it
+    is on the node, and not only meant for it. ``doing`` is what it does or waits for, "" once it is ``ready``;
+    ``trouble`` is None unless waiting does not help.
     """
 
     namespace: str
@@ -61,6 +63,7 @@ class DriverPod:
     daemon_set: str
     created: str = ""
     revision: DriverRevision = field(default_factory=DriverRevision)
+    placed: bool = True
     ready: bool = False
     ending: bool = False
     doing: str = ""
@@ -70,14 +73,13 @@ class DriverPod:
 def read_driver_pod(obj: Mapping[str, Any]) -> DriverPod:
     """Read a Pod from the API server."""
     metadata, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
-    owner = next((row for row in map(mapping, items(metadata.get("ownerReferences"))) if row.get("controller")), {})
+    node, placed = node_of(obj)
     conditions = {text(row.get("type")): row.get("status") for row in map(mapping, items(status.get("conditions")))}
     containers = [_read_container(row) for row in _statuses(status)]
     ready = conditions.get("Ready") == "True"
     return DriverPod(
         namespace=text(metadata.get("namespace")), name=text(metadata.get("name")), uid=text(metadata.get("uid")),
-        node=text(mapping(obj.get("spec")).get("nodeName")),
-        daemon_set=text(owner.get("name")) if owner.get("kind") == "DaemonSet" else "",
+        node=node, placed=placed, daemon_set=controller_of(obj),
         created=text(metadata.get("creationTimestamp")), revision=revision_of(obj), ready=ready,
         ending=bool(metadata.get("deletionTimestamp")), doing="" if ready else _doing(containers, status),
         trouble=None if ready else _trouble(containers),
@@ -85,9 +87,24 @@ def read_driver_pod(obj: Mapping[str, Any]) -> DriverPod:
 
 
 def driver_on(pods: Iterable[DriverPod], node: str, daemon_set: str) -> DriverPod | None:
-    """The pod of a DaemonSet on a node: the newest that nobody has deleted, otherwise the newest; None without one."""
-    own = [pod for pod in pods if pod.node == node and pod.daemon_set == daemon_set]
-    return max(own, key=lambda pod: (not pod.ending, pod.created, pod.uid), default=None)
+    """The pod of a DaemonSet on a node: the newest that nobody has deleted, otherwise the newest; None without one.
+
+    Where none is there, it is the driver's pod that has no controller: that has to go first, as they repel each other.
+    The last choice is one that is meant for the node and has no place there.
+    """
+    found = [
+        pod for pod in pods
+        if pod.node == node and (pod.daemon_set == daemon_set or (pod.placed and _is_left_over(pod)))
+    ]  # fmt: skip
+    return max(
+        found, key=lambda pod: (pod.placed, pod.daemon_set == daemon_set, not pod.ending, pod.created, pod.uid),
+        default=None,
+    )  # fmt: skip
+
+
+def _is_left_over(pod: DriverPod) -> bool:
+    """Whether it is a driver's pod that nobody owns any more."""
+    return not pod.daemon_set and bool(pod.revision.image)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,14 +146,18 @@ def _trouble(containers: Iterable[_Container]) -> DriverTrouble | None:
     found: list[DriverTrouble] = []
     for container in containers:
         if container.ends > (MOST_ENDS if container.name in _OWN else MOST_ENDS_OF_OTHERS):
-            code = f" with exit code {container.code}" if container.code is not None else ""
-            said = f": {container.said}" if container.said else "; `kubectl logs --previous` has what it said"
-            why = f"its container {container.name} has ended {container.ends} times, last{code}{said}"
+            why = f"its container {container.name} has ended {container.ends} times, last{_last_words(container)}"
             found.append(DriverTrouble(reason=CRASHES, why=why))
         elif container.waits in _CANT_START:
             why = f"its container {container.name} can't be started: {container.said}"
             found.append(DriverTrouble(reason=_CANT_START[container.waits], why=why, patience=NOT_STARTED_SECONDS))
     return min(found, key=lambda trouble: trouble.patience, default=None)
+
+
+def _last_words(container: _Container) -> str:
+    code = f" with exit code {container.code}" if container.code is not None else ""
+    said = f": {container.said}" if container.said else "; `kubectl logs --previous` has what it said"
+    return code + said
 
 
 def _doing(containers: Iterable[_Container], status: Mapping[str, Any]) -> str:
@@ -146,5 +167,7 @@ def _doing(containers: Iterable[_Container], status: Mapping[str, Any]) -> str:
             continue
         if container.running:
             return f"{container.name} is at work"
+        if container.ends or container.code:
+            return f"{container.name} has ended{_last_words(container)}"
         return f"{container.name} waits: {one_line(container.waits or 'to be started', MAX_SAID)}"
     return f"it is {one_line(text(status.get('phase')) or 'Pending', MAX_SAID)}"

@@ -154,13 +154,15 @@ def _in_use(operation: Operation, world: World) -> str:
 
 def _coming(operation: Operation, world: World, pod: DriverPod | None) -> Step:
     """The steps until the next pod is Ready."""
+    squatter = pod if pod is not None and not _is_own(pod, _wanted(operation)) else None
+    pod = None if squatter is not None else pod
     if pod is not None and pod.ready and not pod.ending:
         return record(
             operation, world, (ACT_DONE, "True", "Exchanged", ""), phase=OperationPhase.VERIFYING,
             limit=VERIFY_SECONDS, reason="Verifying",
             message="the driver is loaded; the node is given back once it is healthy",
         )  # fmt: skip
-    trouble = _trouble(operation, pod)
+    trouble = _trouble(operation, pod, squatter)
     if trouble is not None and _lasts(operation, world, trouble):
         return give_back(
             operation, world, Result.PERMANENT_FAILURE, "DriverFailed", _failed(operation, pod, trouble.why)
@@ -177,9 +179,12 @@ def _coming(operation: Operation, world: World, pod: DriverPod | None) -> Step:
     return tell(operation, world, f"the driver's pod: {doing}")
 
 
-def _trouble(operation: Operation, pod: DriverPod | None) -> DriverTrouble | None:
+def _trouble(operation: Operation, pod: DriverPod | None, squatter: DriverPod | None) -> DriverTrouble | None:
     if pod is not None:
         return None if pod.ending else pod.trouble
+    if squatter is not None:
+        why = f"its place is taken by the driver's pod {squatter.name}, which has no controller: delete that pod"
+        return DriverTrouble(reason="PlaceTaken", why=why, patience=NO_POD_SECONDS)
     why = f"DaemonSet {_wanted(operation).daemon_set} has made no pod on the node"
     return DriverTrouble(reason="NoDriverPod", why=why, patience=NO_POD_SECONDS)
 
@@ -220,6 +225,9 @@ def verifying(operation: Operation, world: World) -> Step:
     problem = _problem(operation, world)
     if not problem:
         return _well(operation, world)
+    pod = _own(operation, world)
+    if pod is not None and (why := _broken(pod)):
+        return give_back(operation, world, Result.PERMANENT_FAILURE, "DriverFailed", _failed(operation, pod, why))
     if over(operation, world):
         why = f"its driver was exchanged, and the node is not healthy after {VERIFY_SECONDS:.0f} s: {problem}"
         return give_back(operation, world, Result.TRANSIENT_FAILURE, "NotWell", why)
@@ -240,10 +248,30 @@ def _well(operation: Operation, world: World) -> Step:
 
 def _problem(operation: Operation, world: World) -> str:
     """Why the node is not well yet, "" if it is."""
-    pod = world.driver
+    pod = _own(operation, world)
     if pod is None or pod.ending or not pod.ready:
-        return f"its driver's pod is not Ready: {pod.doing if pod is not None else 'there is none'}"
+        return f"its driver's pod is not Ready: {_not_ready(pod)}"
     return _unread(operation, world, pod) or problem_of(present(world), operation.status.before or NodeBefore())
+
+
+def _own(operation: Operation, world: World) -> DriverPod | None:
+    """The DaemonSet's own pod on the node."""
+    pod = world.driver
+    return pod if pod is not None and _is_own(pod, _wanted(operation)) else None
+
+
+def _broken(pod: DriverPod) -> str:
+    """Why a driver that was loaded will not be Ready again by itself, "" while it may be."""
+    trouble = None if pod.ending else pod.trouble
+    return trouble.why if trouble is not None and not trouble.patience else ""
+
+
+def _not_ready(pod: DriverPod | None) -> str:
+    if pod is None:
+        return "there is none"
+    if pod.ending:
+        return "it is ending"
+    return pod.trouble.why if pod.trouble is not None else pod.doing
 
 
 def _unread(operation: Operation, world: World, pod: DriverPod) -> str:
@@ -265,8 +293,13 @@ def _wanted(operation: Operation) -> OperationDriver:
     return operation.spec.driver
 
 
+def _is_own(pod: DriverPod, wanted: OperationDriver) -> bool:
+    """Whether the DaemonSet has made it."""
+    return pod.daemon_set == wanted.daemon_set
+
+
 def _runs(pod: DriverPod, wanted: OperationDriver) -> bool:
-    return pod.revision.runs(wanted.digest, wanted.image)
+    return _is_own(pod, wanted) and pod.revision.runs(wanted.digest, wanted.image)
 
 
 def _name(wanted: OperationDriver) -> str:

@@ -336,8 +336,13 @@ def asks_for_gpus(obj: Mapping[str, Any]) -> bool:
     containers = map(mapping, (*items(spec.get("containers")), *items(spec.get("initContainers"))))
     asked = (mapping(mapping(row.get("resources")).get("limits")) for row in containers)
     return bool(items(spec.get("resourceClaims"))) or any(
-        str(resource).startswith(_GPUS) for limits in asked for resource in limits
+        _is_of_gpus(str(resource)) for limits in asked for resource in limits
     )
+
+
+def _is_of_gpus(resource: str) -> bool:
+    """Whether it counts accelerators. AMD's partitions are ``amd.com/<compute>_<memory>``, such as cpx_nps4."""
+    return resource.startswith(_GPUS) or (resource.startswith(names.AMD_RESOURCE_PREFIX) and "_nps" in resource)
 
 
 def _moment(stamp: Any) -> float | None:

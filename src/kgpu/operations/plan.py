@@ -171,7 +171,10 @@ def _draining(operation: Operation, world: World) -> Step:
         return unread(operation, world)
     if first := completing.awaited(operation, world, world.pods):
         return first
-    known = dataclasses.replace(world.evicted, exchanges_driver=operation.type is OperationType.DRIVER_UPGRADE)
+    known = dataclasses.replace(
+        world.evicted, exchanges_driver=operation.type is OperationType.DRIVER_UPGRADE,
+        driver_pod=world.driver.uid if world.driver is not None else "",
+    )  # fmt: skip
     state = drain_state(world.pods, spec.drain, known, node_ready=node.ready, now=world.now, monotonic=world.monotonic)
     return empty(operation, world, state, emptied)
 

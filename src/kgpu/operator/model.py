@@ -174,10 +174,12 @@ class PodTrouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDriverPod:
-    """A driver's pod: the DaemonSet that has made it, "" for one without, and what it was made for.
+    """A driver's pod: the DaemonSet that has made it (another controller as ``kind/name``, "" without one), and what it
+    was made for.
 
     ``digest`` and ``image`` are those of its container, ``digest_version`` says how the digest was made. ``made`` is
-    its creation time. ``leaving``: it has been deleted and is not gone.
+    its creation time. ``placed``: it is on the node, and not only meant for it. ``leaving``: it has been deleted and
+    is not gone.
     """
 
     name: str
@@ -188,6 +190,7 @@ class NodeDriverPod:
     image: str = ""
     made: str = ""
     ready: bool = False
+    placed: bool = True
     leaving: bool = False
 
 

@@ -20,6 +20,7 @@ from kgpu.formats import names
 from kgpu.formats.crd import decode
 from kgpu.formats.crd.nodeoperation import OperationPhase, OperationType
 from kgpu.formats.driver_revision import revision_of
+from kgpu.formats.pod_origin import controller_of, node_of
 from kgpu.operator import openshift
 from kgpu.operator.model import (
     NodeDriverPod,
@@ -113,36 +114,32 @@ def managed(obj: Object) -> Object:
 
 def pod(obj: Object) -> Object:
     """A pod of the operator's namespace: its DaemonSet, its node, and what is wrong with it."""
-    spec, status = mapping(obj.get("spec")), mapping(obj.get("status"))
-    metadata = mapping(obj.get("metadata"))
-    owner = next(
-        (
-            reference
-            for reference in map(mapping, items(metadata.get("ownerReferences")))
-            if reference.get("controller")
-        ),
-        {},
-    )
+    metadata, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
+    node, placed = node_of(obj)
+    owner = controller_of(obj)
     reason, message = ("", "") if metadata.get("deletionTimestamp") else pod_trouble(status)
     return {
         "metadata": _pick(obj, _IDENTITY),
         "made": text(metadata.get("creationTimestamp")),
-        "owner": text(owner.get("name")) if owner.get("kind") == "DaemonSet" else "",
-        "node": text(spec.get("nodeName")) or _pinned_to(spec),
+        "owner": "" if "/" in owner else owner,
+        "node": node,
         "reason": reason,
         "message": message,
         "ready": condition_of(status, "Ready").get("status") == "True",
-        "driver": _driver_facts(obj),
+        "driver": _driver_facts(obj, owner, placed=placed),
     }
 
 
-def _driver_facts(obj: Object) -> Object | None:
-    """What a driver's pod was made for, None for another pod."""
-    made_for = revision_of(obj)
-    if not made_for.image:
+def _driver_facts(obj: Object, controller: str, *, placed: bool) -> Object | None:
+    """What a driver's pod was made for, None for another pod: the engine knows one by the same label and container."""
+    metadata, made_for = mapping(obj.get("metadata")), revision_of(obj)
+    is_driver = strings(metadata.get("labels")).get(names.COMPONENT_LABEL) == names.DRIVER_COMPONENT
+    if not (is_driver and made_for.image):
         return None
-    leaving = bool(mapping(obj.get("metadata")).get("deletionTimestamp"))
-    return {"digest": made_for.digest, "version": made_for.rules, "image": made_for.image, "leaving": leaving}
+    return {
+        "controller": controller, "placed": placed, "leaving": bool(metadata.get("deletionTimestamp")),
+        "digest": made_for.digest, "version": made_for.rules, "image": made_for.image,
+    }  # fmt: skip
 
 
 def driver_pods(pods: Iterable[Object]) -> tuple[NodeDriverPod, ...]:
@@ -151,7 +148,8 @@ def driver_pods(pods: Iterable[Object]) -> tuple[NodeDriverPod, ...]:
         NodeDriverPod(
             name=pod["metadata"]["name"],
             node=pod["node"],
-            daemon_set=pod["owner"],
+            daemon_set=facts["controller"],
+            placed=facts["placed"],
             digest=facts["digest"],
             digest_version=facts["version"],
             image=facts["image"],
@@ -378,17 +376,6 @@ def condition_of(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next(
         (condition for condition in map(mapping, items(status.get("conditions"))) if condition.get("type") == kind), {}
     )
-
-
-def _pinned_to(spec: Mapping[str, Any]) -> str:
-    """The node that a DaemonSet's pod is for before it is scheduled: its affinity names it."""
-    node_affinity = mapping(mapping(spec.get("affinity")).get("nodeAffinity"))
-    required = mapping(node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
-    for term in map(mapping, items(required.get("nodeSelectorTerms"))):
-        for field in map(mapping, items(term.get("matchFields"))):
-            if field.get("key") == "metadata.name":
-                return next((text(value) for value in items(field.get("values"))), "")
-    return ""
 
 
 def _pick(obj: Object, keys: Iterable[str]) -> Object:

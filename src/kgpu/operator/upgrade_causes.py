@@ -101,7 +101,20 @@ def _hindrance(view: CauseView, upgrade: NodeUpgrade) -> Cause | None:
     rules = view.upgrade_rules.get(upgrade.wanted.daemon_set)
     if rules is not None and rules.problem is not None:
         return Cause(reason=IMPOSSIBLE, what=f"{said}; {rules.problem.what}", remedy=rules.problem.remedy)
-    return None
+    return _taken(view, upgrade)
+
+
+def _taken(view: CauseView, upgrade: NodeUpgrade) -> Cause | None:
+    """A pod that another controller would make anew. That of a DaemonSet that is here is about to go by itself."""
+    other = upgrade.stranger
+    if other is None:
+        return None
+    return Cause(
+        reason=IMPOSSIBLE,
+        what=f"{_said(upgrade)}; its pod finds no place, as {other.name} of {other.daemon_set} is a driver's pod, too",
+        remedy=f"take the pods of {other.daemon_set} away from this node, then the wanted driver's comes by itself",
+        passing=other.daemon_set in view.observed.daemon_sets,
+    )
 
 
 def _wanted(upgrade: NodeUpgrade) -> str:

@@ -38,7 +38,7 @@ def upgrade_plan(
     wanted = {
         upgrade.node: (upgrade, rules[upgrade.wanted.daemon_set])
         for upgrade in upgrades.values()
-        if upgrade.needed and not upgrade.skipped and upgrade.wanted.daemon_set in rules
+        if upgrade.needed and not (upgrade.skipped or upgrade.stranger) and upgrade.wanted.daemon_set in rules
     }
     withdraw = tuple(
         operation

@@ -79,6 +79,7 @@ class NodeUpgrade:
 
     ``running`` is the release, or else the image, of what runs, "" where nothing does. ``state`` is None while there is
     no pod to judge by. ``operation`` is the newest one about the wanted driver, or whichever holds the node.
+    ``stranger`` is the pod of another controller that keeps the wanted driver's from the node: no upgrade ends that.
     """
 
     node: str
@@ -89,6 +90,7 @@ class NodeUpgrade:
     skipped: bool = False
     state: UpgradeState | None = None
     operation: UpgradeOperation | None = None
+    stranger: NodeDriverPod | None = None
 
     @property
     def waits(self) -> bool:
@@ -154,11 +156,13 @@ def _upgrade(
     node: ClusterNode, wanted: WantedDriver, pods: list[NodeDriverPod], operations: list[UpgradeOperation]
 ) -> NodeUpgrade:
     there = [pod for pod in pods if not pod.leaving]
-    strangers = [pod for pod in there if pod.daemon_set != wanted.daemon_set]
-    own = max((pod for pod in there if pod not in strangers), key=lambda pod: (pod.made, pod.name), default=None)
-    # While another one's driver pod is there, this DaemonSet's own can't be scheduled: they repel each other.
-    running = strangers[0] if strangers else own
-    needed = bool(strangers) or (own is not None and _differs(own, wanted))
+    own = max(
+        (pod for pod in there if pod.daemon_set == wanted.daemon_set),
+        key=lambda pod: (pod.placed, pod.made, pod.name), default=None,
+    )  # fmt: skip
+    stranger = _in_the_way(own, there)
+    running = stranger or own
+    needed = stranger is not None or (own is not None and _differs(own, wanted))
     holding = next((one for one in operations if not is_pending(one) and not is_over(one)), None)
     newest = max(
         (one for one in operations if _is_for(one, wanted)), key=lambda one: (one.created, one.name), default=None
@@ -172,7 +176,18 @@ def _upgrade(
         skipped=node.labels.get(names.DRIVER_UPGRADE_SKIP) == "true",
         state=_state(needed, own, holding, newest),
         operation=holding or newest,
+        stranger=stranger if stranger is not None and stranger.daemon_set else None,
     )
+
+
+def _in_the_way(own: NodeDriverPod | None, pods: Iterable[NodeDriverPod]) -> NodeDriverPod | None:
+    """The driver's pod that keeps the DaemonSet's own from the node, as they repel each other; None if there is none,
+    or its own is there already. One without a controller comes first: an upgrade takes it away.
+    """
+    if own is not None and own.placed:
+        return None
+    others = (pod for pod in pods if pod is not own and pod.placed)
+    return min(others, key=lambda pod: (bool(pod.daemon_set), pod.name), default=None)
 
 
 def _differs(pod: NodeDriverPod, wanted: WantedDriver) -> bool:

@@ -33,12 +33,13 @@ _GPUS: Final = {"limits": {"nvidia.com/gpu": "1"}}
 @dataclass
 class Machine:
     """A machine's driver. ``looks``: how long one takes until it is loaded; ``fails``: the containers that end, by the
-    driver's release, "" for any.
+    driver's release, "" for any; ``passes`` is False where the validator finds fault with what is loaded.
     """
 
     loaded: str = ""
     looks: int = 3
     fails: dict[str, str] = field(default_factory=dict)
+    passes: bool = True
     seen: dict[str, int] = field(default_factory=dict)
     """How often the kubelet has looked at a pod, by its uid."""
 
@@ -307,7 +308,7 @@ class LiveFleet(Cluster):
     def _report(self, name: str, machine: Machine) -> None:
         """What the node's agent says: its driver, and whether all that was checked with it passed."""
         known = self.object(NODES, name)
-        well = bool(machine.loaded) and not self.machines[name].released
+        well = bool(machine.loaded) and machine.passes and not self.machines[name].released
         if not any(_owner(pod).get("name") == names.AGENT_DAEMON_SET for pod in self._pods_now()):
             return
         stored = self._objects.get((kinds.CLUSTER_POLICIES, "", POLICY))

@@ -81,8 +81,27 @@ def test_the_newest_pod_counts() -> None:
 def test_a_driver_pod_of_no_or_another_daemon_set_has_to_give_way(owner: str) -> None:
     there = fleet("n1", upgrade=AUTO)
     stranger = pod_of(there.daemon_sets[BASE], "n1", name="stranger", daemon_set=owner)
-    pending = pod_of(there.daemon_sets[BASE], "n1", ready=False)
+    pending = pod_of(there.daemon_sets[BASE], "n1", ready=False, placed=False)
     assert needed(dataclasses.replace(there, driver_pods=(stranger, pending))) == {"n1"}
+    made = plan(dataclasses.replace(there, driver_pods=(stranger, pending)), SETTINGS)
+    assert bool(made.upgrades.create) is not bool(owner), "what another controller makes anew is not exchanged"
+    assert ("stranger of another-daemonset is a driver's pod, too" in str(made.policy_status)) is bool(owner)
+
+
+@pytest.mark.parametrize("owner", ["", "another-daemonset"])
+@pytest.mark.parametrize("ready", [True, False])
+def test_beside_the_pod_that_is_there_others_do_not_count(owner: str, ready: bool) -> None:
+    there = fleet("n1", upgrade=AUTO)
+    stranger = pod_of(there.daemon_sets[BASE], "n1", name="stranger", daemon_set=owner)
+    own = pod_of(there.daemon_sets[BASE], "n1", ready=ready)
+    assert needed(dataclasses.replace(there, driver_pods=(stranger, own))) == set()
+
+
+def test_a_node_without_a_driver_pod_stalls_no_other() -> None:
+    """The replaced operator's pass fails for all nodes while a DaemonSet has fewer pods than nodes."""
+    changed = asks_for(fleet("n1", "n2", upgrade=AUTO), upgrade=AUTO)
+    one = dataclasses.replace(changed, driver_pods=tuple(pod for pod in changed.driver_pods if pod.node == "n2"))
+    assert [obj["spec"]["nodeName"] for obj in plan(one, SETTINGS).upgrades.create] == ["n2"]
 
 
 def test_nodes_without_a_driver_of_ours_have_no_state() -> None:
