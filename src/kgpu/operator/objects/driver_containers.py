@@ -50,6 +50,8 @@ FOLDERS: Final = (
     ("nv-firmware", "/run/nvidia/driver/lib/firmware", CREATE, "/lib/firmware", False, ""),
 )  # fmt: skip
 
+# The pod's status then shows the last words of a container that has ended, which conditions and Events quote.
+_LAST_WORDS: Final[Object] = {"terminationMessagePolicy": "FallbackToLogsOnError"}
 _PRIVILEGED: Final[Object] = {"privileged": True, "seLinuxOptions": {"level": "s0"}}
 _STARTUP: Final[Object] = {"periodSeconds": 10, "timeoutSeconds": 60, "successThreshold": 1, "failureThreshold": 120}
 _SIDE_STARTUP: Final[Object] = {
@@ -101,6 +103,7 @@ def driver(settings: DriverSettings, image: str, number: str, files: Files) -> O
         "name": CONTAINER,
         "image": image,
         "imagePullPolicy": settings.driver.pull_policy,
+        **_LAST_WORDS,
         "command": ["nvidia-driver"],
         "args": ["init", *settings.driver.args],
         "env": with_user_env(env, settings.driver.env),
@@ -143,6 +146,7 @@ def manager(settings: DriverSettings, number: str) -> Object:
         "name": MANAGER,
         "image": settings.manager.image,
         "imagePullPolicy": settings.manager.pull_policy,
+        **_LAST_WORDS,
         "command": ["kgpu", PROGRAM] if settings.own_manager else [PROGRAM],
         "args": ["uninstall_driver"],
         "env": with_user_env(env, settings.manager.env),
@@ -174,6 +178,7 @@ def peermem(settings: DriverSettings, image: str, files: Files) -> Object:
         "name": "nvidia-peermem-ctr",
         "image": image,
         "imagePullPolicy": settings.driver.pull_policy,
+        **_LAST_WORDS,
         "command": ["nvidia-driver"],
         "args": ["reload_nvidia_peermem"],
         "env": env_list({names.ENV_VISIBLE_DEVICES: "void", **_switches(settings)}),
@@ -198,6 +203,7 @@ def side(row: Side, part: DriverImage, image: str, resources: ComputeResources |
         "name": row.name,
         "image": image,
         "imagePullPolicy": part.pull_policy,
+        **_LAST_WORDS,
         "command": ["bash", "-c"],
         # The words after the script are its $0, $1 and so on, so the policy's arguments go to the program.
         "args": [_WAIT.format(program=row.program) + ' "$@"', row.name, *part.args],
