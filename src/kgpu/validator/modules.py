@@ -1,7 +1,7 @@
 """Kernel modules that are asked for beside the driver's own: GPUDirect Storage, GDRCopy, GPUDirect RDMA. Pure.
 
-The driver's container tells in ``.driver-ctr-ready`` which of them its pod was made to load. GPUs work without them: what
-is missing is told, and takes no GPU away. The replaced program's driver check fails in that case, and the node with it.
+The driver's container tells in ``.driver-ctr-ready`` which of them its pod was made to load. GPUs work without: what is
+missing is told, and takes no GPU away. The replaced program's driver check fails in that case, and the node with it.
 """
 
 from __future__ import annotations
