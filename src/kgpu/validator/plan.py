@@ -199,7 +199,7 @@ def advice(old: NodeValidation, new: NodeValidation) -> Iterator[Advice]:
 
 
 def _module_news(old: NodeValidation, new: NodeValidation) -> Iterator[Advice]:
-    """Modules that were loaded and are gone. Of one that is still to come the driver's pod tells, which waits for it."""
+    """Modules that were loaded and are gone. Of one that is still to come, the driver's pod tells."""
     for component, trouble in _missing(new).items():
         if BY_COMPONENT[component].module in old.loaded_modules:
             yield Advice(

@@ -1,7 +1,7 @@
 """Kernel modules of a simulated machine beside the driver's own, as the containers beside the driver's load them.
 
-They need the driver's module, so they go with it: unloading a driver removes them, and whoever wants them back loads them
-again. The kernel's files of them are all that there is.
+They need the driver's module, so they go with it: unloading a driver removes them, and whoever wants them back loads
+them again. The kernel's files of them are all that there is.
 """
 
 from __future__ import annotations
