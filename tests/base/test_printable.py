@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.base.printable import one_line, printable
+from kgpu.base.printable import last_words, one_line, printable
 
 ANY = st.text(st.characters(exclude_categories=()))
 
@@ -42,3 +42,26 @@ def test_a_line_fits(text: str, limit: int) -> None:
 )
 def test_examples(text: str, shown: str) -> None:
     assert one_line(text) == shown
+
+
+@given(ANY, st.integers(1, 40))
+def test_last_words_fit(text: str, limit: int) -> None:
+    words = last_words(text, limit)
+    assert len(words) <= limit
+    assert words.isprintable()
+    if len(one_line(text)) <= limit:
+        assert words == " ".join(filter(None, map(one_line, text.splitlines())))
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "shown"),
+    [
+        ("compiling\n\nno headers\nstopping\n", 22, "… no headers stopping"),
+        ("compiling\nno headers", 40, "compiling no headers"),
+        ("compiling\nno headers found", 10, "… no head…"),
+        ("no headers found", 10, "no header…"),
+        ("", 10, ""),
+    ],
+)
+def test_the_end_is_what_is_kept_of_a_log(text: str, limit: int, shown: str) -> None:
+    assert last_words(text, limit) == shown

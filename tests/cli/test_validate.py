@@ -132,7 +132,9 @@ def test_its_environment_counts(root, tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-c", "mofed"], "does not validate mofed"),
+        (["-c", "vfio-pci"], "does not validate vfio-pci"),
+        (["-c", "cc-manager"], "keep NVIDIA's operator on nodes whose GPUs go to virtual machines"),
+        (["-c", "nvidia-fs", "-s", "soon"], "--sleep-interval-seconds"),
         (["-c", "drver"], "did you mean"),
         ([], "no component"),
         (["-c", "driver", "-w", "maybe"], "neither true nor false"),
@@ -143,3 +145,65 @@ def test_what_it_refuses(words, said, tmp_path, capsys) -> None:
     assert main(["nvidia-validator", *words, "--output-dir", str(tmp_path), "--driver-install-dir-ctr-path", str(tmp_path),
                  "--host-root", str(tmp_path)]) == 2  # fmt: skip
     assert said in capsys.readouterr().err
+
+
+def module(sys, name: str) -> None:
+    (sys / "module" / name).mkdir(parents=True)
+    (sys / "module" / name / "refcnt").write_text("0\n")
+
+
+def machine_words(tmp_path) -> list[str]:
+    """A host of its own, with a PCI bus on which there is nothing."""
+    (tmp_path / "host/sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
+    return ["--output-dir", str(tmp_path / "v"), "--host-root", str(tmp_path / "host")]
+
+
+@pytest.mark.parametrize(
+    ("component", "name"), [("nvidia-fs", "nvidia_fs"), ("gdrcopy", "gdrdrv"), ("nvidia-peermem", "nvidia_peermem")]
+)
+def test_a_component_of_one_module_looks_whether_it_is_loaded(component, name, tmp_path, capsys) -> None:
+    words = machine_words(tmp_path)
+    (tmp_path / "v").mkdir()
+    (tmp_path / f"v/{component}-ready").write_text("")
+    assert main(["nvidia-validator", "-c", component, *words]) == 3
+    assert os.listdir(tmp_path / "v") == [f"{component}-not-ready"]
+    assert f"the kernel module {name} is not loaded" in (tmp_path / f"v/{component}-not-ready").read_text()
+    assert f"modprobe {name}" in capsys.readouterr().out
+    module(tmp_path / "host/sys", name)
+    assert main(["nvidia-validator", "-c", component, *words]) == 0
+    assert os.listdir(tmp_path / "v") == [f"{component}-ready"]
+
+
+def test_with_wait_it_looks_until_the_module_is_there(tmp_path, monkeypatch) -> None:
+    words = machine_words(tmp_path)
+
+    async def load(seconds: float) -> None:
+        assert seconds == 7
+        assert os.listdir(tmp_path / "v") == ["gdrcopy-not-ready"]
+        module(tmp_path / "host/sys", "gdrdrv")
+
+    monkeypatch.setattr("kgpu.cli._validate_modules.asyncio.sleep", load)
+    assert main(["nvidia-validator", "-c", "gdrcopy", "-w", "-s", "7", *words]) == 0
+    assert os.listdir(tmp_path / "v") == ["gdrcopy-ready"]
+
+
+def test_mofed_is_waited_for_where_it_is_needed_alone(tmp_path, monkeypatch, capsys) -> None:
+    words = ["nvidia-validator", "-c", "mofed", *machine_words(tmp_path)]
+    assert main(words) == 0
+    assert "GPU_DIRECT_RDMA_ENABLED is not true" in capsys.readouterr().out
+    monkeypatch.setenv("GPU_DIRECT_RDMA_ENABLED", "true")
+    assert main(words) == 0
+    assert "no network card of Mellanox" in capsys.readouterr().out
+    assert os.listdir(tmp_path / "v") == []
+    card = tmp_path / "host/sys/bus/pci/devices/0000:05:00.0"
+    card.mkdir()
+    (card / "vendor").write_text("0x15b3\n")
+    assert main(words) == 3
+    (tmp_path / "host/run/mellanox/drivers").mkdir(parents=True)
+    (tmp_path / "host/run/mellanox/drivers/.driver-ready").write_text("")
+    assert main(words) == 0
+    assert os.listdir(tmp_path / "v") == ["mofed-ready"]
+    monkeypatch.setenv("USE_HOST_MOFED", "true")
+    assert main(words) == 3
+    module(tmp_path / "host/sys", "mlx5_core")
+    assert main(words) == 0

@@ -22,3 +22,17 @@ def one_line(text: str, limit: int | None = None) -> str:
     """The text as one printable line: white space is one blank, and what is longer than ``limit`` characters is cut."""
     line = printable(" ".join(text.split()))
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+
+
+def last_words(text: str, limit: int) -> str:
+    """The end of a log as one printable line of at most ``limit`` characters: whole lines as far as they fit, as why
+    a program has ended stands at the end of what it said.
+    """
+    kept: list[str] = []
+    left = limit
+    for line in reversed([shown for row in text.splitlines() if (shown := one_line(row))]):
+        if kept and len(line) + 3 > left:
+            return one_line("… " + " ".join(kept), limit)
+        kept.insert(0, line)
+        left -= len(line) + 1
+    return one_line(" ".join(kept), limit)

@@ -6,6 +6,7 @@ Exit code 0 when everything that was asked for passed, 3 when something did not 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from kgpu.formats.validation_report import CheckTrouble
     from kgpu.host.root import DriverRoot
     from kgpu.validator.config import ValidatorSettings
+    from kgpu.validator.files import Folder
     from kgpu.validator.model import CheckResult, DeviceResult, NodeValidation
     from kgpu.validator.run import ValidatorContext
 
@@ -238,7 +240,7 @@ PEER_FLAGS: Final = (
     _switch(attr="with_workload", flag="--with-workload", aliases=("-l",), envs=("WITH_WORKLOAD",), default="true",
             help="false: cuda is not tried."),
     _row(attr="component", flag="--component", aliases=("-c",), envs=("COMPONENT",),
-         help="driver, toolkit, cuda, plugin or metrics."),
+         help="One of: driver, toolkit, cuda, plugin, nvidia-fs, gdrcopy, nvidia-peermem, mofed, metrics."),
     _switch(attr="cleanup_all", flag="--cleanup-all", aliases=("-r",), envs=("CLEANUP_ALL",), default="false",
             help="Remove all status files first."),
     _row(attr="output_dir", flag="--output-dir", aliases=("-o",), envs=("OUTPUT_DIR",), default=VALIDATIONS_DIR,
@@ -262,9 +264,7 @@ PEER_FLAGS: Final = (
             default="false", help="Not needed."),
 )  # fmt: skip
 PLUGIN_TRIES: Final = 30
-NOT_PROVIDED: Final = (
-    "nvidia-fs", "gdrcopy", "nvidia-peermem", "mofed", "vfio-pci", "vgpu-manager", "vgpu-devices", "cc-manager",
-)  # fmt: skip
+COMPONENTS: Final = "driver, toolkit, cuda, plugin, nvidia-fs, gdrcopy, nvidia-peermem, mofed or metrics"
 
 
 @click.command("nvidia-validator", cls=GoFlagsCommand, examples="nvidia-validator --component driver --with-wait")
@@ -275,13 +275,32 @@ def peer(**flags: str) -> None:
     if component == "metrics":
         run_async(_serve_metrics(flags))
         return
-    if component in NOT_PROVIDED:
-        raise ConfigError(
-            f"kgpu does not validate {component} yet", "driver, toolkit, cuda, plugin or metrics",
-            "leave this container out",
-        )  # fmt: skip
-    if not run_async(_peer(component, flags)):
+    from kgpu.cli import _validate_modules as modules
+
+    modules.refuse_virtual_machines(component, COMPONENTS)
+    of_module = component in modules.COMPONENTS
+    if not run_async(_peer_module(component, flags) if of_module else _peer(component, flags)):
         raise click.exceptions.Exit(NOT_PASSED)
+
+
+async def _peer_module(component: str, options: Mapping[str, str]) -> bool:
+    from kgpu.cli import _validate_modules as modules
+
+    pause = _number("--sleep-interval-seconds", options["interval"])
+    return await modules.validate_module(
+        component, os.environ, host_root=Path(options["host_root"]), folder=_folder(options),
+        wait=_true(options["with_wait"]), pause=pause,
+    )  # fmt: skip
+
+
+def _folder(options: Mapping[str, str]) -> Folder:
+    """The folder of results, emptied if that is asked for."""
+    from kgpu.validator.files import Folder
+
+    folder = Folder(Path(options["output_dir"]))
+    if _true(options["cleanup_all"]):
+        folder.clear()
+    return folder
 
 
 async def _peer(component: str, options: Mapping[str, str]) -> bool:
@@ -293,7 +312,7 @@ async def _peer(component: str, options: Mapping[str, str]) -> bool:
     from kgpu.validator.run import as_error, validate_once
 
     if not component:
-        raise ConfigError("no component is named", "driver, toolkit, cuda, plugin or metrics", "give --component")
+        raise ConfigError("no component is named", COMPONENTS, "give --component")
     (check,) = choose_checks([component])
     if check is Check.PLUGIN and not options["node_name"]:
         raise ConfigError("no node is named", "the name of the Node whose resources to look at", "give --node-name")
@@ -302,9 +321,7 @@ async def _peer(component: str, options: Mapping[str, str]) -> bool:
     root = installed if path_of(installed) else DriverRoot.at(host_root, driver_host="/")
     specs = tuple(host_root / folder.lstrip("/") for folder in (CDI_STATIC_DIR, CDI_DIR))
     settings = ValidatorSettings(checks=(check,), cdi_dirs=specs, host_root=host_root)
-    folder = files.Folder(Path(options["output_dir"]))
-    if _true(options["cleanup_all"]):
-        folder.clear()
+    folder = _folder(options)
     folder.apply({files.ready(check): None})
     pause = _number("--sleep-interval-seconds", options["interval"])
     tries = 0

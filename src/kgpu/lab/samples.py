@@ -29,6 +29,7 @@ _VECTORADD: Final = {
     "/tmp/vectorAdd": "artifact:vectoradd",  # noqa: S108 - where older samples have it
 }
 DRIVER: Final = "driver"
+DRIVER_SIDE: Final = "driver-side"
 _DRIVER_PARTS: Final = ("libnvidia-ml.so.1", "libcuda.so.1", "nvidia-smi")
 AGNHOST: Final = "/agnhost"  # what Kubernetes' own end-to-end tests run in most of their pods
 
@@ -119,6 +120,16 @@ SAMPLES: Final = (
             "/usr/bin/nvidia-driver": "script:nvidia-driver",
             "/usr/bin/nvidia-smi": "script:driver-nvidia-smi",
             **{f"/usr/share/kgpu/driver/{name}": f"artifact:{name}" for name in _DRIVER_PARTS},
+        },
+        isolated=True,
+    ),
+    # The containers beside the driver's: GPUDirect Storage and GDRCopy.
+    SampleImage(
+        name=DRIVER_SIDE,
+        pattern=r"(?:.*/)?(?:nvidia-fs|gdrdrv):\S+-[a-z]+[\d.]*",
+        files={
+            "/usr/bin/nvidia-gds-driver": "script:nvidia-side-driver",
+            "/usr/bin/nvidia-gdrcopy-driver": "script:nvidia-side-driver",
         },
         isolated=True,
     ),

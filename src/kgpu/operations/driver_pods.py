@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kgpu.base.plain import items, mapping, number, text
-from kgpu.base.printable import one_line
+from kgpu.base.printable import last_words, one_line
 from kgpu.formats import names
 from kgpu.formats.driver_revision import DriverRevision, revision_of
 from kgpu.formats.pod_origin import controller_of, node_of
@@ -130,7 +130,7 @@ def _read_container(row: Mapping[str, Any]) -> _Container:
     waiting, ended = mapping(state.get("waiting")), mapping(state.get("terminated"))
     last = ended or mapping(mapping(row.get("lastState")).get("terminated"))
     code = last.get("exitCode")
-    said = text(last.get("message")) or text(last.get("reason"))
+    said = last_words(text(last.get("message")), MAX_SAID) or text(last.get("reason"))
     reason = text(waiting.get("reason"))
     return _Container(
         name=one_line(text(row.get("name")), _MAX_NAME), ends=max(0, number(row.get("restartCount"))),

@@ -15,7 +15,7 @@ import msgspec
 
 from kgpu.base.advice import Advice
 from kgpu.base.plain import items, mapping, strings, text
-from kgpu.base.printable import one_line
+from kgpu.base.printable import last_words, one_line
 from kgpu.formats import names
 from kgpu.formats.crd import decode
 from kgpu.formats.crd.nodeoperation import OperationPhase, OperationType
@@ -46,6 +46,8 @@ _BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*"(: ErrImagePull)?
 _ENDPOINTS: Final = re.compile(r"(read|write|dial) (udp|tcp) \S+->\S+: ")
 _FORBIDDEN: Final = re.compile(r'^Error creating: (pods "[^"]*" is forbidden: )?')
 _MESSAGE: Final = 500
+_LAST_WORDS: Final = 160
+"""What is kept of what a container said last; the rest is in its log."""
 
 
 def node(obj: Object) -> Object:
@@ -242,7 +244,7 @@ def _container(status: Mapping[str, Any]) -> tuple[str, str] | None:
 def _ended(state: Mapping[str, Any]) -> str:
     if not state:
         return ""
-    message = text(state.get("message"))
+    message = last_words(text(state.get("message")), _LAST_WORDS)
     return f"exit code {state.get('exitCode')}" + (f": {message}" if message else "")
 
 

@@ -21,6 +21,7 @@ import msgspec
 from kgpu.base.errors import HostError
 from kgpu.base.typed import decode
 from kgpu.validator.model import Check, NodeValidation, Roots
+from kgpu.validator.modules import BY_COMPONENT
 
 REPORT: Final = "kgpu-validation.json"
 FORMAT: Final = 1
@@ -39,17 +40,17 @@ class _Document(msgspec.Struct, frozen=True):
     report: NodeValidation
 
 
-def ready(check: Check) -> str:
-    """The name of the file that says that a check passed."""
+def ready(check: str) -> str:
+    """The name of the file that says that a check passed, or that a component's module is loaded."""
     return f"{check}-ready"
 
 
-def not_ready(check: Check) -> str:
+def not_ready(check: str) -> str:
     """The name of the file that says why it did not."""
     return f"{check}-not-ready"
 
 
-OURS: Final = (REPORT, *(name(check) for check in Check for name in (ready, not_ready)))
+OURS: Final = (REPORT, *(name(check) for check in (*Check, *BY_COMPONENT) for name in (ready, not_ready)))
 
 
 def driver_ready_text(roots: Roots) -> str:

@@ -17,13 +17,17 @@ from typing import Final
 
 from kgpu.base.errors import UserError
 from kgpu.formats.cdi import Spec, parse_spec, qualified_name
-from kgpu.formats.names import NVIDIA_CONTROL_NODES, NVIDIA_PCI_ID
+from kgpu.formats.names import NVIDIA_CONTROL_NODES, NVIDIA_PCI_ID, VALIDATIONS_DIR
+from kgpu.host import kernel_modules
 from kgpu.host.driver.layouts import BINARY_DIRS, LIBRARY_DIRS
 from kgpu.host.root import DriverRoot, Tree
+from kgpu.validator.files import Folder
+from kgpu.validator.modules import ASKED_FILE, MODULES, asked_modules
 
 LIBRARIES: Final = ("libnvidia-ml.so.1", "libcuda.so.1")
 SMI: Final = "nvidia-smi"
 MAX_SPEC: Final = 8 << 20
+_ASKED_BYTES: Final = 4096
 _SMI_DIRS: Final = (*BINARY_DIRS, "/usr/lib/wsl/lib", "/opt/bin")
 _NODE: Final = re.compile(r"nvidia[0-9]{1,5}", re.ASCII)
 _MODULE_VERSION: Final = re.compile(r"\b(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\b", re.ASCII)
@@ -43,7 +47,8 @@ class DriverFacts:
     """What was found of the driver. ``libraries`` has paths by name, "" if missing; ``pci`` is None if it can't be
     read.
 
-    ``module`` is the version of the loaded kernel module, "" if there is none or /proc does not say.
+    ``module`` is the version of the loaded kernel module, "" if there is none or /proc does not say. ``asked`` are the
+    modules beside it (``kgpu.validator.modules``) that the driver's pod was made to load, ``loaded`` those that are.
     """
 
     root: str
@@ -54,6 +59,8 @@ class DriverFacts:
     nodes: frozenset[str] = frozenset()
     module: str = ""
     pci: tuple[PciGpu, ...] | None = None
+    asked: frozenset[str] = frozenset()
+    loaded: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +81,13 @@ class CdiFacts:
     problems: tuple[str, ...] = ()
 
 
-def look_at_driver(root: DriverRoot, *, proc: str = "/proc", sys: str = "/sys") -> DriverFacts:
-    """Read the driver's facts. ``proc`` and ``sys`` are this node's, or a simulated root's own."""
+def look_at_driver(
+    root: DriverRoot, *, proc: str = "/proc", sys: str = "/sys", validations: Path = Path(VALIDATIONS_DIR)
+) -> DriverFacts:
+    """Read the driver's facts. ``proc`` and ``sys`` are this node's, or a simulated root's own. In ``validations`` the
+    driver's container tells what it was made to load.
+    """
+    asked = Folder(validations).read(ASKED_FILE, _ASKED_BYTES) or b""
     return DriverFacts(
         root=str(root.files.here),
         libraries={name: _file_in(root.files, LIBRARY_DIRS, name) for name in LIBRARIES},
@@ -85,6 +97,8 @@ def look_at_driver(root: DriverRoot, *, proc: str = "/proc", sys: str = "/sys") 
         nodes=_nodes(root),
         module=_module_version(f"{proc}/driver/nvidia/version"),
         pci=_pci_gpus(f"{sys}/bus/pci/devices"),
+        asked=asked_modules(asked.decode("utf-8", "replace")),
+        loaded=frozenset(kernel_modules.loaded(Path(sys), MODULES)),
     )
 
 

@@ -105,7 +105,8 @@ class Roots:
 class NodeValidation:
     """Everything known about this node. ``boot`` is the kernel's boot ID: results do not outlive a boot.
 
-    ``times`` is when each check last became good, in seconds since the epoch.
+    ``times`` is when each check last became good, in seconds since the epoch. ``asked_modules`` and ``loaded_modules``
+    are kernel modules beside the driver's own (``kgpu.validator.modules``).
     """
 
     results: tuple[CheckResult, ...] = ()
@@ -114,6 +115,8 @@ class NodeValidation:
     roots: Roots = field(default_factory=Roots)
     pci_devices: int = -1
     times: tuple[tuple[str, float], ...] = ()
+    asked_modules: tuple[str, ...] = ()
+    loaded_modules: tuple[str, ...] = ()
 
     def result(self, check: Check) -> CheckResult | None:
         """The check's result, None if it was not made."""

@@ -16,6 +16,7 @@ from kgpu.hw.port import Inventory
 from kgpu.validator import files
 from kgpu.validator.checks.cuda import CudaTarget, targets
 from kgpu.validator.model import Check, CheckResult, DeviceResult, NodeValidation, Status, waiting
+from kgpu.validator.modules import BY_COMPONENT, SIDE_MODULES, missing_modules
 
 CALM_SECONDS: Final = 60.0
 """How often everything but CUDA is checked while all checks pass."""
@@ -103,8 +104,17 @@ def files_of(report: NodeValidation) -> dict[str, bytes | None]:
             wanted[files.ready(result.check)] = text.encode()
         else:
             wanted[files.not_ready(result.check)] = f"{result.reason() or result.status}\n".encode()
+    for row in SIDE_MODULES:
+        if row.module in report.loaded_modules:
+            wanted[files.ready(row.component)] = b""
+    for component, trouble in _missing(report).items():
+        wanted[files.not_ready(component)] = f"{trouble.one_line()}\n".encode()
     wanted[files.REPORT] = files.encode_report(report)
     return wanted
+
+
+def _missing(report: NodeValidation) -> dict[str, CheckTrouble]:
+    return missing_modules(report.asked_modules, report.loaded_modules)
 
 
 def condition_of(report: NodeValidation) -> ValidatedCondition:
@@ -185,6 +195,17 @@ def advice(old: NodeValidation, new: NodeValidation) -> Iterator[Advice]:
         known = {device.uuid: device for device in before.devices} if before else {}
         for device in result.devices:
             yield from _device_news(result.check, known.get(device.uuid), device)
+    yield from _module_news(old, new)
+
+
+def _module_news(old: NodeValidation, new: NodeValidation) -> Iterator[Advice]:
+    """Modules that were loaded and are gone. Of one that is still to come, the driver's pod tells."""
+    for component, trouble in _missing(new).items():
+        if BY_COMPONENT[component].module in old.loaded_modules:
+            yield Advice(
+                subject=component, what=f"{BY_COMPONENT[component].setting} is no longer in force here",
+                why=trouble.what, severity=Severity.WARNING, remedy=trouble.remedy, reason="ModuleGone",
+            )  # fmt: skip
 
 
 def _word(check: Check) -> str:

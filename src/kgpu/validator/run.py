@@ -298,7 +298,9 @@ class NodeValidator:
     async def _look_driver(
         self, inventory: Inventory | None, error: HwError | None, _results: dict[Check, CheckResult]
     ) -> CheckResult:
-        facts = await _in_time(beside(look_at_driver, self._ctx.root, proc=self._ctx.proc, sys=self._ctx.sys))
+        ctx = self._ctx
+        looking = beside(look_at_driver, ctx.root, proc=ctx.proc, sys=ctx.sys, validations=ctx.settings.folder)
+        facts = await _in_time(looking)
         if facts is None:
             return failed(Check.DRIVER, _hanging(str(self._ctx.root.files.here)))
         self._facts = facts
@@ -422,6 +424,8 @@ class NodeValidator:
             roots=roots_of(self._ctx.root, self._ctx.settings.host_root),
             pci_devices=old.pci_devices if facts is None else -1 if facts.pci is None else len(facts.pci),
             times=plan.successes(old, results.values(), self._ctx.wall()),
+            asked_modules=old.asked_modules if facts is None else tuple(sorted(facts.asked)),
+            loaded_modules=old.loaded_modules if facts is None else tuple(sorted(facts.loaded)),
         )
         self.report = new
         if self._keep is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kgpu.base.errors import ConfigError, HwError
+from kgpu.formats.names import ENV_SIMULATED_MACHINE
 from kgpu.formats.simulated import state_file
 from kgpu.hw import roots
 from kgpu.hw.simulator import (
@@ -21,6 +23,7 @@ from kgpu.hw.simulator import (
     modules,
     operate,
     processes,
+    side_modules,
 )
 from kgpu.hw.simulator.container_settings import PHASES, ContainerDriver
 from kgpu.hw.simulator.driver_image import WORDS, Installation, PhaseFailedError
@@ -157,6 +160,59 @@ def test_every_phase_has_words_or_is_the_nodes() -> None:
     assert set(PHASES) - set(WORDS) == {"pull", "manager", "probe"}
 
 
-def test_the_image_knows_one_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert driver_image.main(["reload"], {}) == 1
-    assert "init alone" in capsys.readouterr().out
+COMMANDS = [
+    (("reload_nvidia_peermem",), "nvidia_peermem"),
+    (("nvidia-gds-driver", "install", "--flag"), "nvidia_fs"),
+    (("nvidia-gdrcopy-driver", "install"), "gdrdrv"),
+]
+
+
+def start(machine: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "kgpu.hw.simulator.driver_image", *words], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, ENV_SIMULATED_MACHINE: str(machine)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "module"), COMMANDS)
+def test_a_container_beside_the_drivers_loads_its_module_and_stays(
+    machine: Path, words: tuple[str, ...], module: str
+) -> None:
+    probe = [sys.executable, "-m", "kgpu.hw.simulator.driver_image", driver_image.PROBE]
+    with start(machine, *words) as beside:
+        assert beside.stdout is not None
+        try:
+            assert "waiting for the driver's module" in beside.stdout.readline()
+            assert not side_modules.is_loaded(machine, module)
+            installation(machine).run()
+            said = next(line for line in beside.stdout if "waiting" not in line)
+            assert said == f"{module} is loaded\n"
+        finally:
+            beside.terminate()
+    assert beside.returncode == 0
+    assert {name for name in side_modules.NAMES if side_modules.is_loaded(machine, name)} == {module}
+    assert (machine / container_driver.ROOT / "sys/module" / module / "refcnt").is_file()
+    done = subprocess.run(probe, env={**os.environ, ENV_SIMULATED_MACHINE: str(machine)}, timeout=60, check=False)
+    assert done.returncode == (0 if module == "nvidia_peermem" else 1)
+    installation(machine, NEW, "2").run()
+    assert not any(side_modules.is_loaded(machine, name) for name in side_modules.NAMES)
+
+
+@pytest.mark.parametrize(("words", "_module"), COMMANDS)
+def test_a_container_beside_the_drivers_can_fail(machine: Path, words: tuple[str, ...], _module: str) -> None:
+    installation(machine).run()
+    container_settings.change(machine, fail="side")
+    with start(machine, *words) as beside:
+        assert beside.communicate(timeout=60)[0] == f"{WORDS['side']}\n"
+    assert beside.returncode == 1
+
+
+def test_a_module_beside_the_drivers_needs_it(machine: Path) -> None:
+    with pytest.raises(HwError, match="Unknown symbol"):
+        side_modules.load(machine, "gdrdrv")
+
+
+def test_what_the_image_does_not_know_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ((), ("reload",), ("nvidia-gds-driver", "remove")):
+        assert driver_image.main(words, {}) == 1
+    assert "nvidia-gds-driver install" in capsys.readouterr().out

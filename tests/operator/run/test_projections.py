@@ -26,6 +26,8 @@ def waiting(reason: str, message: str = "", **more: Any) -> Object:
 READY = {"type": "Ready", "status": "True"}
 DONE = {"name": "i", "ready": True, "state": {"terminated": {"exitCode": 0}}}
 CRASHED = {"lastState": {"terminated": {"exitCode": 3, "message": "no driver"}}}
+LOG = "\n".join([*(f"line {number} of a build" for number in range(100)), "no headers", "stopping"])
+SAID = f"… {' '.join(f'line {number} of a build' for number in range(93, 100))} no headers stopping"
 CASES: tuple[tuple[str, Object, tuple[str, str]], ...] = (
     ("ready", status(conditions=[READY], phase="Running"), ("", "")),
     ("ended well", status(phase="Succeeded"), ("", "")),
@@ -40,6 +42,11 @@ CASES: tuple[tuple[str, Object, tuple[str, str]], ...] = (
         "crash",
         status(waiting("CrashLoopBackOff", "back-off 10s", **CRASHED)),
         ("CrashLoopBackOff", "container c: exit code 3: no driver"),
+    ),
+    (
+        "crash after a long log",
+        status(waiting("CrashLoopBackOff", lastState={"terminated": {"exitCode": 1, "message": LOG}})),
+        ("CrashLoopBackOff", f"container c: exit code 1: {SAID}"),
     ),
     (
         "init first",

@@ -67,6 +67,8 @@ def install(machine: Path, files: Path, version: str) -> Path:
         firmware = place / "lib/firmware/nvidia" / version
         firmware.mkdir(parents=True, exist_ok=True)
         (firmware / "gsp_ga10x.bin").write_text("simulated GSP firmware\n")
+        # The containers beside the driver's wait for its sources, which they build against.
+        (place / "usr/src" / f"nvidia-{version}").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(place, error) from error
     return place

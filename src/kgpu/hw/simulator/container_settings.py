@@ -27,6 +27,7 @@ PHASES: Final[Mapping[str, str]] = {
     "load": "the modules don't find the GPUs",
     "probe": "the driver is loaded, and one of its daemons is not ready",
     "crash": "the driver is up, and its container ends soon after",
+    "side": "the driver is up, and the containers beside it, such as GPUDirect Storage's, find no kernel headers",
 }
 
 

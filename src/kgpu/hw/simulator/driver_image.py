@@ -2,7 +2,8 @@
 
 It runs in the driver container of a lab's node, takes its time, and can fail in each phase: with the words that the
 real one prints, for those who look for them. As there, the modules stay loaded when it ends: the next driver manager
-unloads them. ``python -m kgpu.hw.simulator.driver_image init``.
+unloads them. ``python -m kgpu.hw.simulator.driver_image init``. The containers beside it run this, too: they load one
+module each (``SIDES``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 
 from kgpu.base.errors import UserError
 from kgpu.formats import names
-from kgpu.hw.simulator import container_driver, container_settings, modules
+from kgpu.hw.simulator import container_driver, container_settings, modules, side_modules
 from kgpu.hw.simulator.container_settings import ContainerDriver
 
 FILES: Final = "/usr/share/kgpu/driver"
@@ -26,6 +27,7 @@ FILES: Final = "/usr/share/kgpu/driver"
 RUN: Final = "run/nvidia"
 STATE, PID, DAEMONS = "nvidia-driver.state", "nvidia-driver.pid", "validations/.driver-daemons-status"
 CRASH_SECONDS: Final = 3.0
+_LOOK_SECONDS: Final = 1.0
 WORDS: Final[Mapping[str, str]] = {
     "headers": "Could not resolve Linux kernel version",
     "build": "modpost: GPL-incompatible module nvidia.ko uses GPL-only symbol 'rcu_read_unlock_strict'",
@@ -33,7 +35,16 @@ WORDS: Final[Mapping[str, str]] = {
     "load": "modprobe: ERROR: could not insert 'nvidia': No such device",
     "in use": "Could not unload NVIDIA driver kernel modules, driver is in use",
     "crash": "nvidia-persistenced failed to start",
+    "side": "Could not find the headers of the running kernel, its module can't be built",
 }
+SIDES: Final[Mapping[tuple[str, ...], str]] = {
+    ("reload_nvidia_peermem",): "nvidia_peermem",
+    ("nvidia-gds-driver", "install"): "nvidia_fs",
+    ("nvidia-gdrcopy-driver", "install"): "gdrdrv",
+}
+"""What loads a module beside the driver's own, by the first words of its command."""
+PROBE: Final = "probe_nvidia_peermem"
+_KNOWN: Final = ("init", PROBE, *(" ".join(words) for words in SIDES))
 
 
 class PhaseFailedError(Exception):
@@ -104,12 +115,41 @@ def _say(line: str) -> None:
 
 def main(arguments: Sequence[str], env: Mapping[str, str]) -> int:
     """The container's first process: its exit code. It waits for SIGTERM once the driver is up."""
-    if list(arguments[:1]) != ["init"]:
-        _say(f"the lab's driver image knows init alone, not {' '.join(arguments) or 'nothing'!r:.80}")
-        return 1
+    machine = Path(env.get(names.ENV_SIMULATED_MACHINE) or names.SIMULATED_MACHINE)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
-    machine = Path(env.get(names.ENV_SIMULATED_MACHINE) or names.SIMULATED_MACHINE)
+    if tuple(arguments[:1]) == (PROBE,):
+        return 0 if side_modules.is_loaded(machine, SIDES["reload_nvidia_peermem",]) else 1
+    for words, module in SIDES.items():
+        if tuple(arguments[: len(words)]) == words:
+            return _load_beside(machine, module)
+    if tuple(arguments[:1]) != ("init",):
+        _say(f"the lab's driver image knows {', '.join(_KNOWN)}, not {' '.join(arguments) or 'nothing'!r:.80}")
+        return 1
+    return _drive(machine, env)
+
+
+def _load_beside(machine: Path, module: str) -> int:
+    """Load a module once the driver's is there, and wait for SIGTERM."""
+    while not side_modules.is_loaded(machine, "nvidia"):
+        _say("waiting for the driver's module to be loaded")
+        time.sleep(_LOOK_SECONDS)
+    try:
+        wanted = container_settings.settings(machine)
+        if wanted is not None and wanted.fail == "side":
+            _say(WORDS["side"])
+            return 1
+        side_modules.load(machine, module)
+    except UserError as error:
+        _say(error.one_line())
+        return 1
+    _say(f"{module} is loaded")
+    while True:
+        signal.pause()
+
+
+def _drive(machine: Path, env: Mapping[str, str]) -> int:
+    """Install and load the driver, and wait for SIGTERM."""
     installation = Installation(
         machine=machine, files=Path(FILES), version=env.get("DRIVER_VERSION", ""),
         digest=env.get(names.ENV_DRIVER_CONFIG_DIGEST, ""),

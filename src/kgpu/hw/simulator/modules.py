@@ -13,7 +13,7 @@ from typing import Final
 
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.formats.support import cuda_of
-from kgpu.hw.simulator import container_settings, kernel_log, operate, settings
+from kgpu.hw.simulator import container_settings, kernel_log, operate, settings, side_modules
 from kgpu.hw.simulator.operate import NVML_ERRORS, opened
 from kgpu.hw.simulator.state import DriverState
 from kgpu.hw.simulator.tree import ASIDE
@@ -50,6 +50,7 @@ def take_out(root: Path) -> None:
             state.view.init_error = _NOT_LOADED
             state.wake()
         try:
+            side_modules.unload_all(root)
             for path in _files(root):
                 _move(path, root / ASIDE / path.relative_to(root))
         except OSError as error:

@@ -30,6 +30,12 @@ def is_one(image: str) -> bool:
     return found is not None and found.name == samples.DRIVER
 
 
+def has_machine(image: str) -> bool:
+    """Whether its container gets the node's machine: it is the driver's, or one of those beside it."""
+    found = samples.find(image)
+    return found is not None and found.name in (samples.DRIVER, samples.DRIVER_SIDE)
+
+
 def version_of(image: str) -> str:
     """The release in the image's tag, "" for another image."""
     match = re.fullmatch(samples.by_name(samples.DRIVER).pattern, image)

@@ -138,7 +138,7 @@ async def start(node: NodeContext, state: PodState, container: PodContainer, cla
         raise StartTroubleError(CREATE_ERROR, text) from error
     places = await make_volumes(node, state, facts)
     config = node.machine.applied(config)
-    if driver_image.is_one(container.image):
+    if driver_image.has_machine(container.image):
         config = driver_image.on(config, node.machine.root, container.image)
     network_env = {ENV_LAB_POD_ADDRESS: node.loopback(state.pod_ip), ENV_LAB_POD_IP: state.pod_ip}
     config = replace(config, env={**kgpu_image.without_machines_own(config.env), **network_env})

@@ -56,6 +56,8 @@ FOLDERS: Final = (
     ("nv-firmware", "/run/nvidia/driver/lib/firmware", CREATE, "/lib/firmware", False, ""),
 )  # fmt: skip
 
+# The pod's status then shows the last words of a container that has ended, which conditions and Events quote.
+_LAST_WORDS: Final[Object] = {"terminationMessagePolicy": "FallbackToLogsOnError"}
 PRIVILEGED: Final[Object] = {"privileged": True, "seLinuxOptions": {"level": "s0"}}
 _STARTUP: Final[Object] = {"periodSeconds": 10, "timeoutSeconds": 60, "successThreshold": 1, "failureThreshold": 120}
 _SIDE_STARTUP: Final[Object] = {
@@ -115,6 +117,7 @@ def driver(settings: DriverSettings, image: str, number: str, files: Files, part
         "name": CONTAINER,
         "image": image,
         "imagePullPolicy": settings.driver.pull_policy,
+        **_LAST_WORDS,
         "command": ["nvidia-driver"] if toolkit is None else [ENTRY_POINT],
         "args": ["init" if toolkit is None else "nv-ctr-run-with-dtk", *settings.driver.args],
         "env": with_user_env(env, settings.driver.env),
@@ -163,6 +166,7 @@ def manager(settings: DriverSettings, number: str) -> Object:
         "name": MANAGER,
         "image": settings.manager.image,
         "imagePullPolicy": settings.manager.pull_policy,
+        **_LAST_WORDS,
         "command": ["kgpu", PROGRAM] if settings.own_manager else [PROGRAM],
         "args": ["uninstall_driver"],
         "env": with_user_env(env, settings.manager.env),
@@ -194,6 +198,7 @@ def peermem(settings: DriverSettings, image: str, files: Files) -> Object:
         "name": "nvidia-peermem-ctr",
         "image": image,
         "imagePullPolicy": settings.driver.pull_policy,
+        **_LAST_WORDS,
         "command": ["nvidia-driver"],
         "args": ["reload_nvidia_peermem"],
         "env": env_list({names.ENV_VISIBLE_DEVICES: "void", **switches(settings)}),
@@ -224,6 +229,7 @@ def side(
         "name": row.name,
         "image": image,
         "imagePullPolicy": part.pull_policy,
+        **_LAST_WORDS,
         "command": [ENTRY_POINT] if in_toolkit else ["bash", "-c"],
         "args": [*([row.in_toolkit] if in_toolkit else script), *part.args],
         "securityContext": PRIVILEGED,

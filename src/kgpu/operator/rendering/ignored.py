@@ -100,7 +100,7 @@ def ignored(scene: Scene) -> Iterator[Advice]:
     if workloads is not None and workloads.enabled:
         yield _told(
             scene,
-            what="sandboxWorkloads is enabled, and kgpu has nothing for virtual machines yet",
+            what="sandboxWorkloads is enabled, and kgpu has nothing for virtual machines",
             why="nodes for virtual machines get no operands",
             remedy="set sandboxWorkloads.enabled: false; keep NVIDIA's operator where GPUs go to virtual machines",
             reason=SANDBOX,

@@ -16,6 +16,7 @@ from kgpu.formats.validation_report import CheckTrouble
 from kgpu.hw.port import Accelerator, Inventory
 from kgpu.validator.look import DriverFacts
 from kgpu.validator.model import Check, CheckResult, DeviceResult, Status, failed, of_devices
+from kgpu.validator.modules import missing_modules
 
 CTL, UVM = names.NVIDIA_CONTROL_NODES[:2]
 
@@ -64,6 +65,7 @@ def _notes(facts: DriverFacts, inventory: Inventory) -> Iterator[str]:
     yield from (finding.sentence for finding in inventory.findings)
     if not facts.smi:
         yield f"nvidia-smi is in none of {_some(facts.smi_searched)}; containers will not have it"
+    yield from (trouble.one_line() for trouble in missing_modules(facts.asked, facts.loaded).values())
     for gpu in inventory.accelerators:
         if gpu.mig_pending != gpu.mig_enabled and gpu.mig_capable:
             yield f"{gpu_name(gpu)}: MIG is to be {'on' if gpu.mig_pending else 'off'} after the next GPU reset"
