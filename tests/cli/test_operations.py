@@ -109,7 +109,13 @@ def with_driver(cluster: Cluster, *, running: str, node: str = "n1") -> None:
     known["metadata"]["labels"]["gpus"] = "true"
     cluster.put(NODES, known)
     pod = a_driver("nvcr.io/nvidia/driver:550.54.15-ubuntu22.04", running)
-    pod["metadata"] |= {"name": "driver-x", "namespace": "gpu-operator", "labels": component}
+    owner = {"kind": "DaemonSet", "name": "driver", "controller": True, "uid": "d"}
+    pod["metadata"] |= {
+        "name": "driver-x",
+        "namespace": "gpu-operator",
+        "labels": component,
+        "ownerReferences": [owner],
+    }
     pod["spec"]["nodeName"] = node
     cluster.put(PODS, pod)
 

@@ -115,6 +115,20 @@ def test_unloading_a_simulated_driver_forgets_it_and_names_who_keeps_it(sim_root
     assert (tmp_path / "driver").is_dir()
 
 
+def test_a_simulated_nouveau_goes_unless_something_uses_it(tmp_path: Path) -> None:
+    machine = SimulatedMachine(tmp_path, nvidia_run=tmp_path)
+    users = write(tmp_path / "sys/module/nouveau/refcnt", "2\n")
+    listed = write(tmp_path / "proc/modules", "ext4 1 1 - Live 0x0\nnouveau 2 2 - Live 0x0\n")
+    with pytest.raises(ModuleInUseError):
+        machine.unload_nouveau()
+    assert users.exists()
+    users.write_text("0\n")
+    machine.unload_nouveau()
+    assert not machine.state().nouveau
+    assert listed.read_text() == "ext4 1 1 - Live 0x0\n"
+    machine.unload_nouveau()
+
+
 def test_last_words_go_where_the_container_has_a_place_for_them(tmp_path: Path) -> None:
     place = tmp_path / "log"
     write_last_words("it failed", {ENV_TERMINATION_LOG: str(place)})

@@ -51,12 +51,21 @@ def table(rows: Sequence[Operation | UnreadableOperation], now: float) -> list[s
             since = moment_of(row.status.phase_since)
             age = "" if since is None else short(now - since)
             result = f" ({row.status.result})" if row.ended and row.status.result != "Succeeded" else ""
-            lines.append((row.name, row.node, row.spec.type, f"{row.phase}{result}", age, row.status.message))
+            lines.append((row.name, row.node, row.spec.type, f"{row.phase}{result}", age, _what(row)))
         else:
             lines.append((row.name, row.node, "?", "?", "", f"this version can't read it: {row.problem}"))
     widths = [max(len(line[column]) for line in lines) for column in range(5)]
     cells = [[cell.ljust(width) for cell, width in zip(line, widths, strict=False)] for line in lines]
     return ["  ".join((*row, line[5])).rstrip() for row, line in zip(cells, lines, strict=True)]
+
+
+def _what(operation: Operation) -> str:
+    """What is going on; of an upgrade, from which driver to which."""
+    driver, message = operation.spec.driver, operation.status.message
+    if driver is None:
+        return message
+    wanted = driver.version or driver.image or driver.digest
+    return f"{driver.from_version or 'unknown'} -> {wanted}{': ' if message else ''}{message}"
 
 
 def short(seconds: float) -> str:
@@ -154,13 +163,15 @@ def _preview_heading(preview: Preview) -> str:
 
 def _preview_lines(preview: Preview) -> list[str]:
     """What emptying a node would do."""
+    from kgpu.cli._upgrade_plan import is_upgrade, upgrade_lines
     from kgpu.operations.drain import Fate
 
-    lines = [_preview_heading(preview)]
     words = {Fate.EVICT: "would go", Fate.LEAVE: "stays", Fate.REFUSE: "MAY NOT GO"}
+    pods = []
     for row in preview.pods:
         why = row.why or preview.why_held(row.pod)
-        lines.append(f"  {words[row.fate]:<11} {row.pod.where}{': ' + why if why else ''}")
+        pods.append(f"  {words[row.fate]:<11} {row.pod.where}{': ' + why if why else ''}")
+    lines = upgrade_lines(preview, pods) if is_upgrade(preview) else [_preview_heading(preview), *pods]
     if preview.refused and not preview.of_gpus:
         lines.append(f"{preview.node.name}: it would fail before any pod is asked to go")
     return lines
@@ -168,8 +179,11 @@ def _preview_lines(preview: Preview) -> list[str]:
 
 def _preview_data(preview: Preview) -> dict[str, Any]:
     """For JSON."""
+    from kgpu.cli._upgrade_plan import is_upgrade, upgrade_data
+
     return {
         "node": preview.node.name,
+        **(upgrade_data(preview) if is_upgrade(preview) else {}),
         "cordoned": preview.node.unschedulable,
         "ofGpus": preview.of_gpus,
         "refused": bool(preview.refused) and not preview.of_gpus,

@@ -48,6 +48,7 @@ kgpu node reset-gpu gpu-7 --dry-run
 UPGRADE_DRIVER: Final = """
 kgpu node upgrade-driver gpu-7
 kgpu node upgrade-driver gpu-7 --dry-run
+kgpu node upgrade-driver gpu-7 --dry-run -o json
 kgpu node upgrade-driver gpu-7 gpu-8 --delete-emptydir-data --upgrade-timeout 2h
 """
 REPLACE: Final = """
@@ -133,8 +134,8 @@ def upgrade_driver(*, whole_node: bool, upgrade_timeout: str, **given: Any) -> N
     """Exchange the driver of nodes for the one that the policy asks for.
 
     For nodes whose driver comes in a container. Pods with GPUs go, the driver's pod is exchanged, and the node is given
-    back once it is well with the new driver. Exit code 0 once all nodes are, 3 when one is not; it is given back then,
-    with what its driver's pod says.
+    back once it is well with the new driver. --dry-run says each step before. Exit code 0 once all nodes are well, 3
+    when one is not; it is given back then, with what its driver's pod says.
     """
     seconds = _seconds(upgrade_timeout, "--upgrade-timeout")
     spec = _spec("DriverUpgrade", given, only_gpu_pods=not whole_node, act_timeout_seconds=seconds)
@@ -239,7 +240,8 @@ def _carry_out(
     if flags["dry_run"]:
         from kgpu.cli._operations import show_previews
 
-        show_previews(run_async(_previews(kubeconfig, names, spec)), output)
+        wishes = {name: _on(spec, name, drivers or {}) for name in names}
+        show_previews(run_async(_previews(kubeconfig, wishes)), output)
         return
     say: Callable[[str], None] = (lambda _: None) if output == "json" else click.echo
     detach = flags["detach"] or flags["ask"]
@@ -319,13 +321,13 @@ def _has_succeeded(operation: Operation) -> bool:
     return operation.ended and operation.status.result == "Succeeded"
 
 
-async def _previews(kubeconfig: str, names: Sequence[str], spec: NodeOperationSpec) -> list[Preview]:
+async def _previews(kubeconfig: str, specs: Mapping[str, NodeOperationSpec]) -> list[Preview]:
     from kgpu.kube.client import connect
     from kgpu.operations.requests import preview_of
 
     api = connect(kubeconfig)
     try:
-        return [await preview_of(api, name, spec) for name in names]
+        return [await preview_of(api, name, spec) for name, spec in specs.items()]
     finally:
         await api.close()
 

@@ -29,6 +29,11 @@ kgpu operations resume maintenance-gpu-7-x2x4k
 kgpu operations cancel maintenance-gpu-7-x2x4k
 kgpu operations bundle replace-gpu-7-7a00f4e9ae
 """
+PLAN: Final = """
+kgpu operations plan maintenance-gpu-7-x2x4k
+kgpu operations plan driver-gpu-7-7a00f4e9ae driver-gpu-8-0c1f6e2d44
+kgpu operations plan driver-gpu-7-7a00f4e9ae -o json
+"""
 BUNDLE: Final = """
 kgpu operations bundle replace-gpu-7-7a00f4e9ae
 kgpu operations bundle replace-gpu-7-7a00f4e9ae -o - | kgpu doctor --from -
@@ -103,13 +108,17 @@ def show(context: click.Context, *, names: tuple[str, ...], kubeconfig: str, out
         click.echo("\n\n".join("\n".join(details(row)) for row in rows))
 
 
-@operations.command("plan", examples="kgpu operations plan maintenance-gpu-7-x2x4k")
+@operations.command("plan", examples=PLAN)
 @_names
 @_connection
 @output_option()
 @click.pass_context
 def plan(context: click.Context, *, names: tuple[str, ...], kubeconfig: str, output: str) -> None:
-    """Say which pods an operation would move now. Exit code 3 when one may not go."""
+    """Say which pods an operation would move now. Exit code 3 when one may not go.
+
+    Of an upgrade of a driver it says every step: what it waits for before it begins, which pods are waited for and
+    which go, what becomes of the driver, and how long each may take.
+    """
     from kgpu.cli._operations import show_previews
 
     check_kubeconfig(context, kubeconfig)
@@ -226,7 +235,7 @@ async def _plans(api: KubeApi, names: tuple[str, ...]) -> list[Preview]:
     from kgpu.operations.requests import preview_of
 
     rows = map(_readable, await _read(api, names))
-    return [await preview_of(api, row.node, row.spec) for row in rows]
+    return [await preview_of(api, row.node, row.spec, row) for row in rows]
 
 
 def _is_over(row: Operation | UnreadableOperation) -> bool:

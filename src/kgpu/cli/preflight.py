@@ -194,6 +194,8 @@ class _Wanted:
             snapshot.add(document)
         for node, why in sorted(result.failed.items()):
             _say(f"node {node} could not be looked at: {why}", always=True)
+        for thing, why in sorted(result.left.items()):
+            _say(f"{thing} is still in namespace {intent.namespace}, and can be deleted: {why}", always=True)
         return result
 
 

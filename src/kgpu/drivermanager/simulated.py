@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Final
 
 from kgpu.base.errors import HostError, HwError
 from kgpu.drivermanager.config import PID_FILE, STATE_FILE
 from kgpu.drivermanager.machine import SMI_SECONDS, KernelMachine
+from kgpu.drivermanager.model import NOUVEAU
 from kgpu.formats.names import ENV_HW_STATE
 from kgpu.host.commands import run
 from kgpu.host.device_holders import DeviceHolder, holders, key_of
 from kgpu.host.kernel_modules import ModuleInUseError
+from kgpu.host.root import read_some
 from kgpu.hw import roots
+
+_COUNT_BYTES: Final = 32
 
 
 class SimulatedMachine(KernelMachine):
@@ -62,5 +67,12 @@ class SimulatedMachine(KernelMachine):
         self._forget(PID_FILE)
 
     def unload_nouveau(self) -> None:
-        """Take nouveau's folder away."""
+        """Take nouveau's folder and its line in ``/proc/modules`` away. Raises ModuleInUseError while it is in use."""
+        users = read_some(self.sys / "module/nouveau/refcnt", _COUNT_BYTES).strip()
+        if users not in (b"", b"0"):
+            raise ModuleInUseError(NOUVEAU)
         shutil.rmtree(self.sys / "module/nouveau", ignore_errors=True)
+        listed = self.root / "proc/modules"
+        if listed.is_file():
+            rows = listed.read_text().splitlines(keepends=True)
+            listed.write_text("".join(row for row in rows if row.split(" ")[0] != NOUVEAU))

@@ -113,7 +113,10 @@ SAMPLES: Final = (
     SampleImage(name="shell", pattern=r"(.*/)?(ubuntu|debian|bash)(:.*|@.*)?", command=("sh",)),
     SampleImage(
         name=DRIVER,
-        pattern=r"(?:.*/)?driver:(?P<version>\d+\.\d+(?:\.\d+)?)(?:-(?P<kernel>\d[\w.-]*))?-(?P<system>[a-z]+[\d.]*)",
+        pattern=(  # a branch alone is the version of a driver that is built for one kernel
+            r"(?:.*/)?driver:(?P<version>\d+\.\d+(?:\.\d+)?|\d{3}(?=-\d+\.\d+\.))(?:-(?P<kernel>\d[\w.-]*))?"
+            r"-(?P<system>[a-z]+[\d.]*)"
+        ),
         entrypoint=("nvidia-driver",),
         command=("init",),
         files={

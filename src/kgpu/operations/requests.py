@@ -5,6 +5,7 @@ It runs in clients of the API server, with the rights of the person who runs the
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from kgpu.formats.xid.action import Action
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
 from kgpu.kube.port import LEASES, NODES, PODS, KubeApi, KubeRefusedError, Object, Resource, Selector
 from kgpu.operations.drain import Evicted, Fate, PodFate, fate
+from kgpu.operations.foresight import PlannedStep, UpgradeScene, upgrade_steps
 from kgpu.operations.model import (
     NodePod,
     Operation,
@@ -53,7 +55,8 @@ class Word(enum.StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
     """What emptying a node would do now. ``blocked`` maps pods that have to go to the reason why a disruption budget
-    refuses them now.
+    refuses them now. ``spec`` is the operation's; ``steps`` are those of an upgrade of a driver, and ``operation`` the
+    one that exists already.
     """
 
     node: TargetNode
@@ -63,6 +66,9 @@ class Preview:
     """The pods are those with GPUs; only the ones that hold the GPUs that are meant would go."""
     forced_after: int | None = None
     """Seconds after which pods are deleted past disruption budgets, None for never."""
+    spec: NodeOperationSpec | None = None
+    steps: tuple[PlannedStep, ...] = ()
+    operation: Operation | None = None
 
     @property
     def refused(self) -> tuple[PodFate, ...]:
@@ -243,11 +249,28 @@ async def need_reset(api: KubeApi, name: str) -> tuple[str, ...]:
     return uuids
 
 
-async def preview_of(api: KubeApi, name: str, spec: NodeOperationSpec) -> Preview:
-    """What an operation would do to a node's pods now. Raises as ``preview``."""
-    of_gpus = bool(spec.gpus) or spec.drain.only_gpu_pods
+async def preview_of(
+    api: KubeApi, name: str, spec: NodeOperationSpec, operation: Operation | None = None
+) -> Preview:  # fmt: skip
+    """What an operation would do to a node now; ``operation`` is the one that exists already. Raises as ``preview``."""
     exchanges = OperationType(spec.type) is OperationType.DRIVER_UPGRADE
-    return await preview(api, name, spec.drain, of_gpus=of_gpus, exchanges_driver=exchanges)
+    seen = await preview(api, name, spec.drain, of_gpus=bool(spec.gpus), exchanges_driver=exchanges)
+    steps: tuple[PlannedStep, ...] = ()
+    if exchanges:
+        listing = await api.list(PODS, selector=Selector(fields=(("spec.nodeName", name),)))
+        scene = UpgradeScene(
+            node=seen.node, pods=[read_pod(obj) for obj in listing.items], driver_pod=_driver_pod(listing.items, spec),
+            operation=operation, others=[row for row in await known_operations(api) if isinstance(row, Operation)],
+        )  # fmt: skip
+        steps = upgrade_steps(spec, scene)
+    return dataclasses.replace(seen, spec=spec, steps=steps, operation=operation)
+
+
+def _driver_pod(pods: Sequence[Object], spec: NodeOperationSpec) -> str:
+    """The pod of the DaemonSet that installs the driver, as namespace/name; "" for none."""
+    wanted = (spec.driver.namespace, ("DaemonSet", spec.driver.daemon_set)) if spec.driver is not None else None
+    rows = [read_pod(obj) for obj in pods]
+    return next((row.where for row in rows if (row.namespace, row.owner) == wanted and row.deleted_at is None), "")
 
 
 async def preview(
@@ -260,7 +283,8 @@ async def preview(
     if node is None:
         raise ConfigError(f"the cluster has no node {name:.100}", "the name of a node", "see `kubectl get nodes`")
     listing = await api.list(PODS, selector=Selector(fields=(("spec.nodeName", name),)))
-    pods = [read_pod(obj) for obj in listing.items if not of_gpus or asks_for_gpus(obj)]
+    only = of_gpus or drain.only_gpu_pods
+    pods = [read_pod(obj) for obj in listing.items if not only or asks_for_gpus(obj)]
     known = Evicted(
         daemon_sets=await _daemon_sets(api, pods), own_pod=await _leader(api, pods), exchanges_driver=exchanges_driver
     )

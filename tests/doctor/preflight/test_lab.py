@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,6 +145,31 @@ def test_what_is_wrong_with_each_node_is_predicted_and_nothing_is_left(ground: G
     assert [one["metadata"]["name"] for rows in left for one in rows] == ["default"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+def test_nothing_is_left_of_a_probe_that_is_ended_while_its_pod_runs(ground: Ground, number: signal.Signals) -> None:
+    # The lab does not know this image, so that its pod stands there for as long as nobody takes it away.
+    words = ["preflight", "--probe", "--no-registry", "--image", "registry.example/unknown:1", "--timeout", "600"]
+    words += ["--node", "fit-1", "--kubeconfig", str(ground.lab.kubeconfig)]
+    command = [sys.executable, "-m", "kgpu", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            until(lambda: "Running" in phases(ground), "the probe's pod runs")
+            process.send_signal(number)
+            said, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    until(lambda: not phases(ground), "its pod is gone")
+    accounts = ground.wait(ground.api.list(kinds.SERVICE_ACCOUNTS, namespace=SPACE)).items
+    assert [one["metadata"]["name"] for one in accounts] == ["default"]
+
+
+def phases(ground: Ground) -> list[str]:
+    pods = ground.wait(ground.api.list(PODS, namespace=SPACE)).items
+    return [str(one.get("status", {}).get("phase")) for one in pods]
+
+
 def test_from_the_api_alone_nothing_is_predicted_and_all_of_that_is_unknown(ground: Ground, capsys: Said) -> None:
     code, found = preflight(ground, capsys, "--no-registry", "--node", "nouveau-1", "--node", "fit-1")
     assert code == 0
@@ -156,7 +184,7 @@ def test_the_registry_decides_whether_the_systems_image_is_there(
     assert preflight(ground, capsys, *node)[1]["verdicts"]["fit-1"]["driver image"] == "fine"
     code, found = preflight(ground, capsys, *node, "--driver-version", "999.1")
     assert code == 1
-    assert [one["id"] for one in found["predictions"]] == ["DRV-08"]
+    assert [one["id"] for one in found["predictions"]] == ["IMG-07"]
     assert "driver 999.1 is not published for ubuntu24.04" in found["predictions"][0]["what"]
 
 

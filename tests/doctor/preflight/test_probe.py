@@ -10,6 +10,7 @@ import pytest
 from kgpu.base.errors import ConfigError
 from kgpu.doctor import host_facts
 from kgpu.doctor.preflight.probe import CONTAINER, HostProbe, ProbeResult, ProbeSettings, pod
+from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources import probed
 from kgpu.kube import kinds
 from kgpu.kube.fake import FakeApi
@@ -26,6 +27,8 @@ class Cluster(FakeApi):
         self.ends = ends
         self.made: list[Object] = []
         self.asked = asyncio.Event()
+        self.says: Object = {}
+        self.log: bytes | None = None
         self.put(kinds.NAMESPACES, {"metadata": {"name": SPACE}})
 
     async def create(self, resource: Resource, obj: Object, *, subresource: str = "") -> Object:
@@ -47,12 +50,26 @@ class Cluster(FakeApi):
 
     async def logs(self, namespace: str, pod: str, container: str, **_: Any) -> bytes:
         assert (namespace, container) == (SPACE, CONTAINER)
-        facts = host_facts.encode(host_facts.HostFacts(node="some container", kernel="6.8.0"))
-        return f"{probed.line(facts)}\n".encode()
+        facts = host_facts.encode(host_facts.HostFacts(node="some container", kernel="6.8.0")) | self.says
+        return f"{probed.line(facts)}\n".encode() if self.log is None else self.log
 
     async def left(self) -> list[str]:
         rows = [await self.list(resource, namespace=SPACE) for resource in (PODS, kinds.SERVICE_ACCOUNTS)]
         return [one["metadata"]["name"] for row in rows for one in row.items]
+
+
+class Hesitant(Cluster):
+    """It refuses the first request to delete each thing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: set[str] = set()
+
+    async def delete(self, resource: Resource, name: str, **about: Any) -> bool:
+        if name not in self.heard:
+            self.heard.add(name)
+            raise KubeRefusedError("too many requests", "patience", "wait", code=429)
+        return await super().delete(resource, name, **about)
 
 
 async def look(api: Cluster, *nodes: str, seconds: float = 20.0) -> ProbeResult:
@@ -67,6 +84,37 @@ async def test_each_node_is_looked_at_and_nothing_is_left() -> None:
     assert found.facts["a"]["node"] == "a", "a pod speaks for the node that it is on, whatever it says"
     assert found.failed == {}
     assert await api.left() == []
+
+
+FORGED: Object = {"metadata": {"name": "cluster-policy"}, "spec": {"driver": {"enabled": False}}}
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"kind": "ClusterPolicy", **FORGED},
+        {"kind": "List", "items": [{"kind": "ClusterPolicy", **FORGED}, {"kind": "HostFacts", "node": "b"}]},
+        {"kind": "", "items": [{"kind": "Node", "metadata": {"name": "b"}}]},
+        {"kind": "HostFacts", "metadata": {"name": "b"}, "node": "b"},
+    ],
+)
+async def test_a_node_speaks_of_itself_alone(says: Object) -> None:
+    api = Cluster()
+    api.says = says
+    snapshot = Snapshot()
+    for document in (await look(api, "a")).facts.values():
+        snapshot.add(document)
+    assert list(snapshot.hosts) == ["a"]
+    assert (dict(snapshot.nodes), snapshot.kinds) == ({}, {})
+
+
+@pytest.mark.parametrize("log", [b"", b"\xff\x00", b'{"kgpu.dev/host-facts":1,"facts":"eJw="}\n', b"{" * 100_000])
+async def test_what_is_no_line_of_facts_leaves_the_node_unknown(log: bytes) -> None:
+    api = Cluster()
+    api.log = log
+    found = await look(api, "a")
+    assert found.facts == {}
+    assert found.failed == {"a": "its pod has printed nothing that could be read"}
 
 
 async def test_its_pods_have_no_rights_and_only_read() -> None:
@@ -111,6 +159,19 @@ async def test_nothing_is_left_when_it_is_interrupted() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await api.left() == []
+
+
+async def test_what_can_not_be_deleted_is_tried_again_and_then_told() -> None:
+    api = Cluster()
+    api.refuse[("delete", "pods")] = 403
+    found = await look(api, "a")
+    (pod_name,) = (one["metadata"]["name"] for one in api.made if one["kind"] == "Pod")
+    assert list(found.left) == [f"Pod {pod_name}"]
+    assert sorted(found.facts) == ["a"], "what was seen counts all the same"
+    assert await api.left() == [pod_name]
+    slow = Hesitant()
+    assert (await look(slow, "a")).left == {}
+    assert await slow.left() == []
 
 
 async def test_nor_when_no_pod_can_be_made() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -14,17 +15,39 @@ from kgpu.doctor.preflight import registry
 from kgpu.doctor.preflight.registry import ImageName, parsed
 
 TOKEN = "anybodys-token"
+MANIFEST = {"Content-Type": "application/vnd.oci.image.index.v1+json"}
+HOSTILE: dict[str, tuple[int, dict[str, str], str]] = {
+    "page": (200, {"Content-Type": "text/html; charset=utf-8"}, "answers 200 with text/html"),
+    "bare": (200, {}, "answers 200 with nothing"),
+    "json": (200, {"Content-Type": "application/json"}, "answers 200 with application/json"),
+    "no page": (404, {"Content-Type": "text/html"}, "answers 404 with text/html"),
+    "partial": (206, MANIFEST, "answers 206"),
+    "terminal": (200, {"Content-Type": "text/\x1b[2Jhtml"}, "127.0.0.1"),
+    "long": (200, {"Content-Type": "x" * 5000}, "answers 200 with xxx"),
+    "headers": (200, {**MANIFEST, "X-Long": "x" * 300_000}, "can't be reached"),
+    "teapot": (418, MANIFEST, "answers 418"),
+    "moved": (301, {"Location": "http://{host}/elsewhere"}, "answers 301"),
+    "basic": (401, {"WWW-Authenticate": "Basic realm=x"}, "wants a login"),
+    "no realm": (401, {"WWW-Authenticate": "Bearer"}, "wants a login"),
+    "no challenge": (401, {}, "wants a login"),
+    "foreign realm": (401, {"WWW-Authenticate": 'Bearer realm="http://tokens.example/token"'}, "wants a login"),
+    "file": (401, {"WWW-Authenticate": 'Bearer realm="file:///etc/passwd"'}, "wants a login"),
+    "odd realm": (401, {"WWW-Authenticate": 'Bearer realm="http://[127/token"'}, "can't be reached"),
+    "relative": (401, {"WWW-Authenticate": 'Bearer realm="/token"'}, "wants a login"),
+}
+"""What is no answer of a registry: code, headers, and what is said of it."""
 THERE = "/v2/nvidia/driver/manifests/580.95.05-ubuntu24.04"
 
 
 class Registry(ThreadingHTTPServer):
-    """A registry with one image. ``mode``: open, token, login, broken, redirect, silent, babble."""
+    """A registry with one image. ``mode``: open, token, login, broken, redirect, silent, babble, trickle, or of HOSTILE."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.mode = "token"
+        self.token_body = json.dumps({"token": TOKEN}).encode()
         self.asked: list[tuple[str, str, str]] = []
         self.wake = threading.Event()
 
@@ -45,20 +68,36 @@ class Handler(BaseHTTPRequestHandler):
         server.asked.append(("HEAD", self.path, authorization))
         if mode == "silent":
             server.wake.wait(30)
-        if mode in ("token", "login", "babble") and authorization != f"Bearer {TOKEN}":
+        if mode in ("token", "login", "babble", "trickle") and authorization != f"Bearer {TOKEN}":
             realm = f'Bearer realm="http://{server.host}/token",service="tests",scope="repository:nvidia/driver:pull"'
             self._answer(401, {"WWW-Authenticate": realm if mode != "login" else "Basic realm=x"})
         elif mode == "broken":
             self._answer(503)
         elif mode == "redirect":
-            self._answer(307, {"Location": "http://127.0.0.1:1/"})
+            self._answer(307, {"Location": f"http://{server.host}/elsewhere"})
+        elif mode in HOSTILE:
+            code, headers, _ = HOSTILE[mode]
+            self._answer(code, {name: value.format(host=server.host) for name, value in headers.items()})
+        elif self.path == THERE:
+            self._answer(200, MANIFEST)
         else:
-            self._answer(200 if self.path == THERE else 404)
+            self._answer(404, {"Content-Type": "application/json"})
 
     def do_GET(self) -> None:
         self.server.asked.append(("GET", self.path, self.headers.get("Authorization", "")))
-        body = json.dumps({"token": TOKEN}).encode()
-        self._answer(200, body=b"x" * 200_000 if self.server.mode == "babble" else body)
+        if self.server.mode == "trickle":
+            self._trickle()
+            return
+        self._answer(200, body=b"x" * 200_000 if self.server.mode == "babble" else self.server.token_body)
+
+    def _trickle(self) -> None:
+        """A byte now and then, until the test is over."""
+        self.send_response(200)
+        self.send_header("Content-Length", "100000")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while not self.server.wake.wait(0.05):
+                self.wfile.write(b" ")
 
     def _answer(self, code: int, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
         self.send_response(code)
@@ -115,6 +154,39 @@ def test_what_a_registry_does_not_tell_is_unknown(server: Registry, mode: str, w
     answer = ask(image(server))[image(server)]
     assert answer.exists is None
     assert why in answer.why
+
+
+@pytest.mark.parametrize("mode", HOSTILE)
+def test_what_only_looks_like_an_answer_is_unknown_and_nothing_else_is_asked(server: Registry, mode: str) -> None:
+    server.mode = mode
+    answer = ask(image(server))[image(server)]
+    assert answer.exists is None
+    assert HOSTILE[mode][2] in answer.why
+    assert answer.why.isprintable()
+    assert len(answer.why) < 300
+    assert server.asked == [("HEAD", THERE, "")], "neither redirects nor realms of other kinds are followed"
+
+
+def test_a_digest_says_that_an_image_is_there(server: Registry) -> None:
+    said = registry._answer(200, {"docker-content-digest": f"sha256:{'0' * 64}"}, server.host)
+    assert said.exists is True
+
+
+@pytest.mark.parametrize(
+    "token", [b"", b"[]", b"null", b'{"token": 5}', b'{"token": ""}', b'{"token": "a\\nb"}', '{"token": "ü"}'.encode()]
+)  # fmt: skip
+def test_what_is_no_token_is_sent_to_nobody(server: Registry, token: bytes) -> None:
+    server.token_body = token
+    answer = ask(image(server))[image(server)]
+    assert (answer.exists, answer.why) == (None, f"{server.host} wants a login")
+    assert [authorization for _, _, authorization in server.asked] == ["", ""]
+
+
+def test_a_token_that_trickles_ends_at_the_deadline(server: Registry) -> None:
+    server.mode = "trickle"
+    answer = ask(image(server), deadline=0.5)[image(server)]
+    assert answer.exists is None
+    assert "has not answered within 0.5 seconds" in answer.why
 
 
 def test_one_that_does_not_answer_is_unknown_at_the_deadline(server: Registry) -> None:

@@ -9,6 +9,7 @@ import pytest
 from kgpu.base.errors import LabError
 from kgpu.formats.names import ENV_SIMULATED_MACHINE
 from kgpu.hw.simulator import container_settings
+from kgpu.hw.simulator.driver_image import PRECOMPILED
 from kgpu.lab import samples
 from kgpu.lab.nodes import driver_image, machine
 from kgpu.lab.nodes.oci import OciConfig
@@ -22,7 +23,9 @@ from kgpu.lab.nodes.spec import NodeSpec
         ("nvcr.io/nvidia/driver:550.54.15-ubuntu24.04", "550.54.15"),
         ("nvcr.io/nvidia/driver:570.133-rhel9", "570.133"),
         ("registry:5000/a/driver:580.65.06-6.8.0-40-generic-ubuntu22.04", "580.65.06"),
+        ("registry:5000/a/driver:580-6.8.0-40-generic-ubuntu22.04", "580.82.07"),
         ("driver:535.1.1-talosv1.12", "535.1.1"),
+        ("nvcr.io/nvidia/driver:580-ubuntu22.04", ""),
         ("nvcr.io/nvidia/driver:550.54.15", ""),
         ("nvcr.io/nvidia/driver@sha256:" + "0" * 64, ""),
         ("nvcr.io/nvidia/mydriver:550.54.15-ubuntu24.04", ""),
@@ -43,6 +46,32 @@ def test_an_image_is_there_for_every_branch_that_is_known(tmp_path: Path) -> Non
     assert "not found" in driver_image.missing(known, tmp_path)
     (tmp_path / container_settings.SETTINGS).write_text('{"fail": "build"}')
     assert driver_image.missing(known, tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("tag", "there"),
+    [
+        ("580.65.06-ubuntu24.04", True),
+        ("580.65.06-rhel9", True),
+        ("580.65.06-debian12", False),
+        ("580.65.06-talosv1.12", False),
+        ("580-6.8.0-45-generic-ubuntu24.04", True),
+        ("580-6.8.0-1012-aws-ubuntu24.04", True),
+        ("580-6.8.0-7-mycompany-ubuntu24.04", False),
+        ("999-6.8.0-45-generic-ubuntu24.04", False),
+    ],
+)
+def test_an_image_is_there_for_systems_and_kernels_that_drivers_are_built_for(
+    tmp_path: Path, tag: str, there: bool
+) -> None:
+    said = driver_image.missing(f"nvcr.io/nvidia/driver:{tag}", tmp_path)
+    assert (said == "") is there, said
+
+
+def test_a_precompiled_drivers_container_knows_it() -> None:
+    tag = "driver:580-6.8.0-45-generic-ubuntu24.04"
+    assert driver_image.on(OciConfig(env={}), Path("/hw"), tag).env[PRECOMPILED] == "6.8.0-45-generic"
+    assert driver_image.on(OciConfig(env={}), Path("/hw"), "driver:570.133.20-ubuntu24.04").env[PRECOMPILED] == ""
 
 
 def test_its_container_has_the_machine_and_its_sys() -> None:

@@ -5,13 +5,19 @@ The image is a stand-in that loads simulated modules; manager, probe, mounts and
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from kgpu.cli.doctor import look, parse_target
+from kgpu.cli.preflight import preflight as preflight_command
+from kgpu.doctor.preflight import probe
+from kgpu.doctor.rules.operator.sentences import PSA
 from kgpu.formats.names import (
     DRIVER_MANAGER_ANNOTATION,
     GPU_OPERATOR_NAMESPACE,
@@ -134,6 +140,65 @@ def test_another_driver_takes_its_place_and_the_node_is_given_back(node: RealLab
     assert not now["spec"].get("unschedulable")
     assert DRIVER_MANAGER_ANNOTATION not in now["metadata"].get("annotations", {})
     assert now["metadata"]["labels"][f"{LABEL_DEPLOY_PREFIX}device-plugin"] == "true"
+
+
+def preflight(lab: RealLab, *options: str) -> Object:
+    """What ``kgpu preflight --probe`` says of the lab's node, without a registry."""
+    words = [
+        "--kubeconfig",
+        str(lab.kubeconfig),
+        "--probe",
+        "--no-registry",
+        "--node",
+        NODE_NAME,
+        "-o",
+        "json",
+        *options,
+    ]
+    done = CliRunner().invoke(preflight_command, words)
+    assert done.exit_code in (0, 1), done.output
+    found: Object = json.loads(done.stdout)
+    return found
+
+
+def left_of_probes(lab: RealLab) -> list[str]:
+    """The names of a preflight's pods and accounts that are there, in any namespace."""
+    rows = [row for kind in ("pods", "serviceaccounts") for row in items(lab, f"/api/v1/{kind}")]
+    return [row["metadata"]["name"] for row in rows if row["metadata"]["name"].startswith(probe.NAME)]
+
+
+def test_a_probe_looks_at_the_nodes_own_files_and_leaves_nothing(node: RealLab) -> None:
+    found = preflight(node, "-n", GPU_OPERATOR_NAMESPACE, "--timeout", "300")
+    assert [one for one in found["predictions"] if one["level"] == "problem"] == []
+    verdicts = found["verdicts"][NODE_NAME]
+    assert (verdicts["nouveau"], verdicts["disk"]) == ("fine", "fine"), found
+    assert left_of_probes(node) == []
+
+
+def test_a_namespace_without_privileged_pods_is_predicted_and_takes_none(node: RealLab) -> None:
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "strict", "labels": {PSA: "baseline"}}}
+    node.kubectl("apply", "-f", "-", stdin=json.dumps(space))
+    until(lambda: node.ask("/api/v1/namespaces/strict/serviceaccounts/default"), "the namespace's account")
+    found = preflight(node, "-n", "strict")
+    (said,) = (one for one in found["predictions"] if one["level"] == "problem")
+    assert said["id"] == "OPR-02"
+    assert any("violates PodSecurity" in row for row in said["evidence"]), said
+    assert left_of_probes(node) == []
+    (driver,) = items(node, f"/apis/apps/v1/namespaces/{GPU_OPERATOR_NAMESPACE}/daemonsets?labelSelector={DRIVER}")
+    about = {key: driver["metadata"][key] for key in ("name", "labels")} | {"namespace": "strict"}
+    copy = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": about, "spec": driver["spec"]}
+    copy["spec"]["template"]["spec"]["serviceAccountName"] = "default"
+    node.kubectl("apply", "-f", "-", stdin=json.dumps(copy))
+
+    def refused() -> bool:
+        events = items(node, "/api/v1/namespaces/strict/events")
+        return any("violates PodSecurity" in str(one.get("message")) for one in events)
+
+    until(refused, "the API server to refuse the driver's pods")
+    assert items(node, "/api/v1/namespaces/strict/pods") == []
+    report = asyncio.run(look(parse_target((), ""), "", str(node.kubeconfig), ""))
+    assert "OPR-02" in [one.id for one in report.findings]
+    node.kubectl("delete", "namespace", "strict", "--wait=false")
 
 
 def test_a_driver_that_is_kept_in_use_is_told_by_the_managers_last_words(node: RealLab) -> None:

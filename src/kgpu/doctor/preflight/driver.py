@@ -27,7 +27,7 @@ _CLOSED: Final = Remedy("give the chart --set driver.kernelModuleType=auto")
 
 
 def _image(scene: NodeScene) -> Answer:
-    """DRV-07 and DRV-08: the image for the node's kernel and system is not there."""
+    """DRV-07, DRV-08 and IMG-07: the image for the node's kernel, for its system, or of that version is not there."""
     if not scene.takes_driver:
         return None
     driver = scene.driver
@@ -97,7 +97,7 @@ def _no_image(scene: NodeScene, *, sure: bool) -> Finding:
     )
     off = scene.scene.change(_NO_DRIVER, {"driver": {"enabled": False}})
     return Finding(
-        id="DRV-08",
+        id="IMG-07" if made else "DRV-08",
         subject=Subject("Node", scene.name),
         cause=f"there is no image {driver.image}: {why}",
         evidence=_cited(scene, "osImage"),

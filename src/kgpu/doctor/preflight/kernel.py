@@ -51,7 +51,7 @@ def _headers(scene: NodeScene) -> Answer:
     return Missing(
         f"whether the repositories have {package}",
         "it is not installed, and there are no lists of packages that could be read",
-        f"on the node: apt-cache policy {package}, or dnf list {package}",
+        "on the node: apt-cache policy linux-headers-$(uname -r), or dnf list kernel-devel-$(uname -r)",
     )
 
 

@@ -1,15 +1,15 @@
 """``--probe``: a pod for a moment on each node, that looks at the host as the agent's role ``probe`` does.
 
 Promises: the pods have an account of their own without any right, and no token; they only read, with a limit of memory
-and of time; they and the account are gone when this returns, whichever way. One that dies without a chance leaves pods
-that the kubelet ends by themselves (``activeDeadlineSeconds``). They need what kgpu's own pods need of Pod Security:
-where the API server refuses them for that, it would refuse those too.
+and of time; they and the account are gone when this returns, whichever way, or the result names what the API server
+would not delete. One that dies without a chance leaves pods that the kubelet ends by themselves
+(``activeDeadlineSeconds``). They need what kgpu's own pods need of Pod Security: where the API server refuses them for
+that, it would refuse those too.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from typing import Final
 
 from kgpu.base.errors import ConfigError, KubeError
 from kgpu.base.plain import items, mapping, text
+from kgpu.doctor import host_facts
 from kgpu.doctor.sources import probed
 from kgpu.doctor.sources.live import Logs
 from kgpu.formats import names
@@ -31,6 +32,8 @@ AT_ONCE: Final = 16
 SECONDS: Final = 120.0
 """For one node: pulling kgpu's image, and looking."""
 _POLL: Final = 0.5
+_AGAIN: Final = (0.2, 1.0)
+"""Seconds until what could not be deleted is deleted again."""
 _LOG_LINES: Final = 100
 _LOG_BYTES: Final = 256 * 1024
 _POD_SECURITY: Final = "violates PodSecurity"
@@ -39,12 +42,13 @@ _POD_SECURITY: Final = "violates PodSecurity"
 @dataclass(slots=True, kw_only=True)
 class ProbeResult:
     """``facts`` by node as documents for a snapshot; ``failed``: why a node could not be looked at; ``refused``: the
-    API server's words where it refuses such pods by Pod Security.
+    API server's words where it refuses such pods by Pod Security; ``left``: why something is still there, by its name.
     """
 
     facts: dict[str, Object] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     refused: str = ""
+    left: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +93,7 @@ class HostProbe:
                 for number, node in enumerate(nodes):
                     group.create_task(one(number, node))
         finally:
-            await self._gone(kinds.SERVICE_ACCOUNTS, self._name)
+            await self._gone(kinds.SERVICE_ACCOUNTS, self._name, result)
         return result
 
     async def _one(self, name: str, node: str, result: ProbeResult) -> None:
@@ -100,7 +104,7 @@ class HostProbe:
             if facts is None:
                 result.failed[node] = failure or "its pod has printed nothing that could be read"
             else:
-                result.facts[node] = {**facts, "node": node, "metadata": {"name": node}}
+                result.facts[node] = _of_node(facts, node)
         except KubeRefusedError as error:
             if error.code == 403 and _POD_SECURITY in error.message:
                 result.refused = error.message
@@ -108,7 +112,7 @@ class HostProbe:
         except KubeError as error:
             result.failed[node] = error.what
         finally:
-            await self._gone(PODS, name)
+            await self._gone(PODS, name, result)
 
     async def _said(self, name: str) -> bytes:
         return await self._logs.logs(
@@ -132,12 +136,20 @@ class HostProbe:
             waits = _state(last) or "no kubelet has taken it"
             return f"its pod has not ended within {self._settings.seconds:g} seconds: {waits}"
 
-    async def _gone(self, resource: Resource, name: str) -> None:
-        """Delete it, also while this task is being cancelled."""
+    async def _gone(self, resource: Resource, name: str, result: ProbeResult) -> None:
+        """Delete it, also while this task is being cancelled; what is refused again and again is put into ``left``."""
 
         async def delete() -> None:
-            with contextlib.suppress(KubeError):
-                await self._api.delete(resource, name, namespace=self._settings.namespace, grace=0)
+            for pause in (*_AGAIN, None):
+                try:
+                    await self._api.delete(resource, name, namespace=self._settings.namespace, grace=0)
+                except KubeError as error:
+                    if pause is None:
+                        result.left[f"{resource.kind} {name}"] = error.what
+                    else:
+                        await asyncio.sleep(pause)
+                else:
+                    return
 
         task = asyncio.ensure_future(delete())
         try:
@@ -145,6 +157,12 @@ class HostProbe:
         except asyncio.CancelledError:
             await asyncio.wait({task})
             raise
+
+
+def _of_node(facts: Object, node: str) -> Object:
+    """The document of what a node has said. It speaks of itself alone, whatever it calls itself."""
+    about = {"kind": host_facts.KIND, "apiVersion": host_facts.API_VERSION, "metadata": {"name": node}, "node": node}
+    return {**{key: value for key, value in facts.items() if key != "items"}, **about}
 
 
 def _state(found: Object | None) -> str:

@@ -1,7 +1,8 @@
 """Asks registries whether images are there: one HEAD of each manifest, as anybody, within a deadline for all of them.
 
 Promises: nothing is downloaded; no credentials are sent; redirects are not followed; it never raises but for
-cancellation. Where a registry wants a login, refuses or does not answer, nothing is known, and that is said. The
+cancellation. Where a registry wants a login, refuses or does not answer, nothing is known, and that is said. So it is
+where something else answers in its place, such as a proxy's page: that has the code of an answer, and not its form. The
 protocol is OCI's distribution specification, with the token of anonymous users (``WWW-Authenticate: Bearer``).
 """
 
@@ -10,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from kgpu.base.printable import one_line
 from kgpu.base.threads import beside
 from kgpu.doctor.preflight.model import RegistryAnswer
 
@@ -32,6 +34,11 @@ _MANIFESTS: Final = (
     "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, "
     "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 )
+_MANIFEST: Final = "application/vnd."
+_DIGEST: Final = "docker-content-digest"
+"""The header by which registries name what they have."""
+_PAGES: Final = frozenset({"text/html", "application/xhtml+xml"})
+_MAX_FORM: Final = 60
 _FIELD: Final = re.compile(r'(\w+)="([^"]*)"')
 _LOCAL: Final = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?::\d+)?$")
 """Registries that container runtimes ask without TLS."""
@@ -109,12 +116,16 @@ async def _ask(http: httpx2.AsyncClient, name: ImageName) -> RegistryAnswer:
         if token is None:
             return RegistryAnswer(exists=None, why=f"{name.host} wants a login")
         answer = await http.head(name.url, headers={"Authorization": f"Bearer {token}"})
-    return _answer(answer.status_code, name.host)
+    return _answer(answer.status_code, answer.headers, name.host)
 
 
-def _answer(code: int, host: str) -> RegistryAnswer:
-    if 200 <= code < 300:
+def _answer(code: int, headers: Mapping[str, str], host: str) -> RegistryAnswer:
+    form = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if code == 200 and (form.startswith(_MANIFEST) or _DIGEST in headers):
         return RegistryAnswer(exists=True)
+    if code == 200 or (code == 404 and form in _PAGES):
+        said = f"answers {code} with {one_line(form, _MAX_FORM) or 'nothing'}"
+        return RegistryAnswer(exists=None, why=f"{host} {said}: no registry does, so that something else has answered")
     if code == 404:
         return RegistryAnswer(exists=False, why=f"{host} has no such image")
     if code in (401, 403):

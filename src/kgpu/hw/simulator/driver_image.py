@@ -1,9 +1,9 @@
 """The program of a simulated driver's image: ``nvidia-driver init``, as NVIDIA's images have it.
 
-It runs in the driver container of a lab's node, takes its time, and can fail in each phase: with the words that the
-real one prints, for those who look for them. As there, the modules stay loaded when it ends: the next driver manager
-unloads them. ``python -m kgpu.hw.simulator.driver_image init``. The containers beside it run this, too: they load one
-module each (``SIDES``).
+It runs in the driver container of a lab's node, takes its time, and can fail in each phase: as told, or as the machine
+is (``driver_obstacles``), with the words that the real one prints, for those who look for them. As there, the modules
+stay loaded when it ends: the next driver manager unloads them. ``python -m kgpu.hw.simulator.driver_image init``. The
+containers beside it run this, too: they load one module each (``SIDES``).
 """
 
 from __future__ import annotations
@@ -19,12 +19,22 @@ from typing import Final
 
 from kgpu.base.errors import UserError
 from kgpu.formats import names
-from kgpu.hw.simulator import container_driver, container_settings, modules, side_modules
+from kgpu.hw.simulator import (
+    container_driver,
+    container_settings,
+    driver_obstacles,
+    kernel_log,
+    modules,
+    side_modules,
+)
 from kgpu.hw.simulator.container_settings import ContainerDriver
+from kgpu.hw.simulator.driver_obstacles import WantedDriver
 
 FILES: Final = "/usr/share/kgpu/driver"
 """Where the image has the driver as it is built."""
 RUN: Final = "run/nvidia"
+PRECOMPILED, MODULE_TYPE = "KERNEL_VERSION", "KERNEL_MODULE_TYPE"
+"""Variables: the kernel that an image's modules are built for, which the image has, and which modules are wanted."""
 STATE, PID, DAEMONS = "nvidia-driver.state", "nvidia-driver.pid", "validations/.driver-daemons-status"
 CRASH_SECONDS: Final = 3.0
 _LOOK_SECONDS: Final = 1.0
@@ -53,12 +63,17 @@ class PhaseFailedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """One start of the container. ``machine`` is the machine's root, ``files`` the image's own of the driver."""
+    """One start of the container. ``machine`` is the machine's root, ``files`` the image's own of the driver.
+
+    ``precompiled``: the image has its modules built and signed. ``module_type``: auto, open or proprietary.
+    """
 
     machine: Path
     files: Path
     version: str
     digest: str = ""
+    precompiled: bool = False
+    module_type: str = "auto"
 
     def run(self) -> ContainerDriver:
         """Install, load and show the driver. Returns the machine's settings. Raises PhaseFailedError, UserError."""
@@ -106,7 +121,16 @@ class Installation:
                 time.sleep(wanted.takes)
             if wanted.fail == phase:
                 raise PhaseFailedError(WORDS[phase])
+            self._meet(phase)
         modules.load(self.machine, self.version)
+
+    def _meet(self, phase: str) -> None:
+        """End where the machine is in the way of a phase. Raises PhaseFailedError."""
+        wanted = WantedDriver(version=self.version, precompiled=self.precompiled, module_type=self.module_type)
+        found = driver_obstacles.obstacle(self.machine, wanted, phase)
+        if found is not None:
+            kernel_log.say(self.machine, *found.kernel)
+            raise PhaseFailedError(found.words)
 
 
 def _say(line: str) -> None:
@@ -152,7 +176,8 @@ def _drive(machine: Path, env: Mapping[str, str]) -> int:
     """Install and load the driver, and wait for SIGTERM."""
     installation = Installation(
         machine=machine, files=Path(FILES), version=env.get("DRIVER_VERSION", ""),
-        digest=env.get(names.ENV_DRIVER_CONFIG_DIGEST, ""),
+        digest=env.get(names.ENV_DRIVER_CONFIG_DIGEST, ""), precompiled=bool(env.get(PRECOMPILED)),
+        module_type=env.get(MODULE_TYPE) or "auto",
     )  # fmt: skip
     try:
         wanted = installation.run()

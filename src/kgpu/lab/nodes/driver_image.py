@@ -1,13 +1,15 @@
 """Containers of NVIDIA's driver image on a simulated node: they get the node's machine, whose driver they install.
 
 A real one is privileged and has the machine's kernel. This one has the machine's simulated root at a place of its own,
-and its ``/sys``. There is an image for each release of a branch that is known; for others the registry has none.
+and its ``/sys``. There is an image for each release of a branch that is known, for the systems that NVIDIA builds
+drivers for; precompiled ones are there for the kernels of Ubuntu's usual flavours. For others the registry has none.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,12 +18,17 @@ from kgpu.formats import names
 from kgpu.formats.cdi import CdiMount
 from kgpu.formats.support import CUDA_BY_BRANCH
 from kgpu.hw.simulator import container_settings
+from kgpu.hw.simulator.driver_image import PRECOMPILED
 from kgpu.lab import samples
 from kgpu.lab.nodes.oci import OciConfig
 
 _SOURCE: Final = str(Path(__file__).resolve().parents[3])
 _MACHINE: Final = "/run/kgpu-lab/machine"
 _BRANCHES: Final = frozenset(branch for branch, _ in CUDA_BY_BRANCH)
+_SYSTEMS: Final = re.compile(r"(?:ubuntu|rhel|rhcos|rocky|sles)[\d.]+")
+_BUILT_FOR: Final = re.compile(r"[\d.]+-\d+-(?:generic|nvidia|aws|azure|gcp|oracle)(?:-64k)?")
+_PRECOMPILED: Final = "{}.82.07"
+"""The release in the lab's precompiled image of a branch."""
 
 
 def is_one(image: str) -> bool:
@@ -37,9 +44,15 @@ def has_machine(image: str) -> bool:
 
 
 def version_of(image: str) -> str:
-    """The release in the image's tag, "" for another image."""
+    """The release in the image, "" for another image."""
+    version = _tag(image)["version"]
+    return _PRECOMPILED.format(version) if version.isdigit() else version
+
+
+def _tag(image: str) -> dict[str, str]:
+    """The parts of the image's tag; all are "" for another image."""
     match = re.fullmatch(samples.by_name(samples.DRIVER).pattern, image)
-    return match["version"] if match else ""
+    return {name: (match[name] or "") if match else "" for name in ("version", "kernel", "system")}
 
 
 def missing(image: str, machine: Path) -> str:
@@ -47,13 +60,19 @@ def missing(image: str, machine: Path) -> str:
     if not is_one(image):
         return ""
     wanted = container_settings.settings(machine)
-    known = int(version_of(image).partition(".")[0]) in _BRANCHES
-    if known and (wanted is None or wanted.fail != "pull"):
+    if _is_built(_tag(image)) and (wanted is None or wanted.fail != "pull"):
         return ""
     return (
         f'rpc error: code = NotFound desc = failed to pull and unpack image "{image}": failed to resolve reference '
         f'"{image}": {image}: not found'
     )
+
+
+def _is_built(tag: Mapping[str, str]) -> bool:
+    """Whether the registry has an image with that tag."""
+    branch = int(tag["version"].partition(".")[0])
+    fits = not tag["kernel"] or _BUILT_FOR.fullmatch(tag["kernel"])
+    return branch in _BRANCHES and _SYSTEMS.fullmatch(tag["system"]) is not None and bool(fits)
 
 
 def on(config: OciConfig, machine: Path, image: str) -> OciConfig:
@@ -64,6 +83,7 @@ def on(config: OciConfig, machine: Path, image: str) -> OciConfig:
         env={
             **config.env,
             "DRIVER_VERSION": version_of(image),
+            PRECOMPILED: _tag(image)["kernel"],
             names.ENV_SIMULATED_MACHINE: _MACHINE,
             "PYTHONPATH": path,
             "PYTHONSAFEPATH": "1",
