@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.base.printable import one_line, printable
+from kgpu.base.printable import last_words, one_line, printable
 
 ANY = st.text(st.characters(exclude_categories=()))
 
@@ -42,3 +42,26 @@ def test_a_line_fits(text: str, limit: int) -> None:
 )
 def test_examples(text: str, shown: str) -> None:
     assert one_line(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "shown"),
+    [
+        ("", 10, ""),
+        ("\n \n", 10, ""),
+        ("one", 10, "one"),
+        ("first\n\nlast  line\n", 20, "first; last line"),
+        ("first\nlast", 10, "last"),
+        ("first\n" + "x" * 20, 10, "x" * 9 + "…"),
+        ("a\r\nb\x1b[0m", 20, "a; b\ufffd[0m"),
+    ],
+)
+def test_the_last_lines_of_a_log_that_fit(text: str, limit: int, shown: str) -> None:
+    assert last_words(text, limit) == shown
+
+
+@given(ANY, st.integers(1, 40))
+def test_last_words_fit_and_are_printable(text: str, limit: int) -> None:
+    words = last_words(text, limit)
+    assert len(words) <= limit
+    assert words.isprintable()

@@ -22,3 +22,15 @@ def one_line(text: str, limit: int | None = None) -> str:
     """The text as one printable line: white space is one blank, and what is longer than ``limit`` characters is cut."""
     line = printable(" ".join(text.split()))
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+
+
+def last_words(text: str, limit: int) -> str:
+    """The last lines of a log that fit into ``limit`` characters, as one line: a program says at the end why it ends."""
+    found = ""
+    for line in reversed(text.splitlines()):
+        words = one_line(line)
+        more = f"{words}; {found}" if words and found else words or found
+        if len(more) > limit:
+            return found or one_line(words, limit)
+        found = more
+    return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kgpu.base.plain import items, mapping, number, text
-from kgpu.base.printable import one_line
+from kgpu.base.printable import last_words, one_line
 from kgpu.formats import names
 from kgpu.formats.driver_revision import DriverRevision, revision_of
 
@@ -23,6 +23,8 @@ NOT_STARTED_SECONDS: Final = 120.0
 """How long the kubelet may fail to start a container: a registry may be away for a moment."""
 CRASHES: Final = "CrashesAgain"
 MAX_SAID: Final = 500
+MAX_LAST_WORDS: Final = 250
+"""Characters of what a container said before it ended: others name it, too, in a part of a line."""
 _MAX_NAME: Final = 63
 _OWN: Final = frozenset({names.DRIVER_MANAGER_CONTAINER, names.DRIVER_CONTAINER})
 _CANT_START: Final = {
@@ -51,7 +53,8 @@ class DriverTrouble:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverPod:
     """A driver's pod. ``daemon_set`` is its controller, "" without one. ``doing`` is what it does or waits for, ""
-    once it is ``ready``; ``trouble`` is None unless waiting does not help.
+    once it is ``ready``; ``ends`` is how often the driver's own containers have ended and were started again;
+    ``trouble`` is None unless waiting does not help.
     """
 
     namespace: str
@@ -64,6 +67,7 @@ class DriverPod:
     ready: bool = False
     ending: bool = False
     doing: str = ""
+    ends: int = 0
     trouble: DriverTrouble | None = None
 
 
@@ -80,7 +84,7 @@ def read_driver_pod(obj: Mapping[str, Any]) -> DriverPod:
         daemon_set=text(owner.get("name")) if owner.get("kind") == "DaemonSet" else "",
         created=text(metadata.get("creationTimestamp")), revision=revision_of(obj), ready=ready,
         ending=bool(metadata.get("deletionTimestamp")), doing="" if ready else _doing(containers, status),
-        trouble=None if ready else _trouble(containers),
+        ends=sum(row.ends for row in containers if row.name in _OWN), trouble=None if ready else _trouble(containers),
     )  # fmt: skip
 
 
@@ -113,12 +117,12 @@ def _read_container(row: Mapping[str, Any]) -> _Container:
     waiting, ended = mapping(state.get("waiting")), mapping(state.get("terminated"))
     last = ended or mapping(mapping(row.get("lastState")).get("terminated"))
     code = last.get("exitCode")
-    said = text(last.get("message")) or text(last.get("reason"))
+    said = last_words(text(last.get("message")), MAX_LAST_WORDS) or one_line(text(last.get("reason")), MAX_LAST_WORDS)
     reason = text(waiting.get("reason"))
     return _Container(
         name=one_line(text(row.get("name")), _MAX_NAME), ends=max(0, number(row.get("restartCount"))),
         waits=reason,
-        said=one_line((text(waiting.get("message")) or reason) if reason in _CANT_START else said, MAX_SAID),
+        said=one_line(text(waiting.get("message")) or reason, MAX_SAID) if reason in _CANT_START else said,
         code=code if type(code) is int else None, running="running" in state, done=ended.get("exitCode") == 0,
         ready=row.get("ready") is True,
     )  # fmt: skip

@@ -43,6 +43,8 @@ from kgpu.operations.world import World
 
 VERIFY_SECONDS: Final = 900.0
 """How long a node may take to be healthy once its driver is loaded: the GPUs have to be validated and offered."""
+STEADY_SECONDS: Final = 10.0
+"""How long a driver has to stay: its container may be Ready, and the node well, before its last part has failed."""
 POD_SECONDS: Final = 60.0
 """How long an operation that could begin waits for the driver's pod on its node."""
 NO_POD_SECONDS: Final = 300.0
@@ -219,7 +221,11 @@ def verifying(operation: Operation, world: World) -> Step:
         return Step(again_at=world.now + LOOK_SECONDS)
     problem = _problem(operation, world)
     if not problem:
-        return _well(operation, world)
+        return _watched(operation, world) or _well(operation, world)
+    if (why := _ends_again(world)) is not None:
+        return give_back(
+            operation, world, Result.PERMANENT_FAILURE, "DriverFailed", _failed(operation, world.driver, why)
+        )
     if over(operation, world):
         why = f"its driver was exchanged, and the node is not healthy after {VERIFY_SECONDS:.0f} s: {problem}"
         return give_back(operation, world, Result.TRANSIENT_FAILURE, "NotWell", why)
@@ -236,6 +242,26 @@ def _well(operation: Operation, world: World) -> Step:
         return give_back(operation, world, Result.SUPERSEDED, "DriverChanged", why, condition)
     why = f"driver {_name(wanted)} is loaded, and the node is healthy"
     return give_back(operation, world, Result.SUCCEEDED, "DriverUpgraded", why, condition)
+
+
+def _watched(operation: Operation, world: World) -> Step | None:
+    """The steps until the driver has stayed for long enough since its container has ended last, None once it has."""
+    ends = world.driver.ends if world.driver is not None else 0
+    since, reason = moment_of(operation.status.phase_since) or 0.0, f"EndedTimes{ends}"
+    if ends:
+        known = condition_of(operation, VERIFIED)
+        if known is None or known.reason != reason:
+            why = f"the driver's container has ended {ends} times: it is watched for {STEADY_SECONDS:.0f} s"
+            return record(operation, world, (VERIFIED, "Unknown", reason, why), message=why)
+        since = moment_of(known.last_transition_time) or 0.0
+    return Step(again_at=since + STEADY_SECONDS) if world.now < since + STEADY_SECONDS else None
+
+
+def _ends_again(world: World) -> str | None:
+    """Why the driver does not stay: its container was Ready, and ends again and again. None if that is not so."""
+    pod = world.driver
+    trouble = pod.trouble if pod is not None and not pod.ending else None
+    return trouble.why if trouble is not None and not trouble.patience else None
 
 
 def _problem(operation: Operation, world: World) -> str:

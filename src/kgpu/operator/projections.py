@@ -15,7 +15,7 @@ import msgspec
 
 from kgpu.base.advice import Advice
 from kgpu.base.plain import items, mapping, strings, text
-from kgpu.base.printable import one_line
+from kgpu.base.printable import last_words, one_line
 from kgpu.formats import names
 from kgpu.formats.crd import decode
 from kgpu.formats.crd.nodeoperation import OperationPhase, OperationType
@@ -44,6 +44,7 @@ _BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*"(: ErrImagePull)?
 _ENDPOINTS: Final = re.compile(r"(read|write|dial) (udp|tcp) \S+->\S+: ")
 _FORBIDDEN: Final = re.compile(r'^Error creating: (pods "[^"]*" is forbidden: )?')
 _MESSAGE: Final = 500
+_MAX_LAST_WORDS: Final = 400
 
 
 def node(obj: Object) -> Object:
@@ -229,8 +230,9 @@ def _container(status: Mapping[str, Any]) -> tuple[str, str] | None:
     if reason in _PULLING:
         message = _ENDPOINTS.sub("", _BACK_OFF.sub("", message)) or f"image {text(status.get('image'))} can't be pulled"
         return _PULLING[0], _cut(f"container {name}: {message}")
-    failed = next((end for end in (ended, last) if end.get("exitCode") not in (0, None)), None)
     again = reason == _CRASHING or ((status.get("restartCount") or status.get("lastState")) and not status.get("ready"))
+    # What a probe stops may end with code 0; then it has left a message.
+    failed = next((end for end in (ended, last) if end.get("exitCode") or (again and end.get("message"))), None)
     if failed is not None and (again or failed is ended):
         return _CRASHING if again else text(failed.get("reason")) or "Error", _cut(
             f"container {name}: {_ended(failed)}"
@@ -243,7 +245,7 @@ def _container(status: Mapping[str, Any]) -> tuple[str, str] | None:
 def _ended(state: Mapping[str, Any]) -> str:
     if not state:
         return ""
-    message = text(state.get("message"))
+    message = last_words(text(state.get("message")), _MAX_LAST_WORDS)
     return f"exit code {state.get('exitCode')}" + (f": {message}" if message else "")
 
 

@@ -42,6 +42,18 @@ CASES: tuple[tuple[str, Object, tuple[str, str]], ...] = (
         ("CrashLoopBackOff", "container c: exit code 3: no driver"),
     ),
     (
+        "stopped by its probe",
+        status(
+            waiting("CrashLoopBackOff", "back-off", lastState={"terminated": {"exitCode": 0, "message": "no daemon"}})
+        ),
+        ("CrashLoopBackOff", "container c: exit code 0: no daemon"),
+    ),
+    (
+        "the end of its log",
+        status(waiting("CrashLoopBackOff", lastState={"terminated": {"exitCode": 1, "message": "x" * 450 + "\nlast"}})),
+        ("CrashLoopBackOff", "container c: exit code 1: last"),
+    ),
+    (
         "init first",
         status(waiting("PodInitializing"), init=(DONE, waiting("ErrImagePull", "x"))),
         ("ImagePullBackOff", "container c: x"),

@@ -50,6 +50,8 @@ FOLDERS: Final = (
     ("nv-firmware", "/run/nvidia/driver/lib/firmware", CREATE, "/lib/firmware", False, ""),
 )  # fmt: skip
 
+_LAST_WORDS: Final[Object] = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+"""Why a driver could not be installed is in its log alone; the status of its container tells the end of it."""
 _PRIVILEGED: Final[Object] = {"privileged": True, "seLinuxOptions": {"level": "s0"}}
 _STARTUP: Final[Object] = {"periodSeconds": 10, "timeoutSeconds": 60, "successThreshold": 1, "failureThreshold": 120}
 _SIDE_STARTUP: Final[Object] = {
@@ -104,6 +106,7 @@ def driver(settings: DriverSettings, image: str, number: str, files: Files) -> O
         "command": ["nvidia-driver"],
         "args": ["init", *settings.driver.args],
         "env": with_user_env(env, settings.driver.env),
+        **_LAST_WORDS,
         "securityContext": _PRIVILEGED,
         "startupProbe": {
             "exec": {"command": ["sh", PROBE_PATH]},
@@ -146,6 +149,7 @@ def manager(settings: DriverSettings, number: str) -> Object:
         "command": ["kgpu", PROGRAM] if settings.own_manager else [PROGRAM],
         "args": ["uninstall_driver"],
         "env": with_user_env(env, settings.manager.env),
+        **_LAST_WORDS,
         "securityContext": {"privileged": True},
         "volumeMounts": [
             mount("run-nvidia", "/run/nvidia", propagation=BIDIRECTIONAL),
@@ -177,6 +181,7 @@ def peermem(settings: DriverSettings, image: str, files: Files) -> Object:
         "command": ["nvidia-driver"],
         "args": ["reload_nvidia_peermem"],
         "env": env_list({names.ENV_VISIBLE_DEVICES: "void", **_switches(settings)}),
+        **_LAST_WORDS,
         "securityContext": _PRIVILEGED,
         "startupProbe": {**check, **_SIDE_STARTUP},
         "livenessProbe": {
@@ -201,6 +206,7 @@ def side(row: Side, part: DriverImage, image: str, resources: ComputeResources |
         "command": ["bash", "-c"],
         # The words after the script are its $0, $1 and so on, so the policy's arguments go to the program.
         "args": [_WAIT.format(program=row.program) + ' "$@"', row.name, *part.args],
+        **_LAST_WORDS,
         "securityContext": _PRIVILEGED,
         "startupProbe": {"exec": {"command": ["sh", "-c", f"test -d /sys/module/{row.module}"]}, **_SIDE_STARTUP},
         "volumeMounts": [
