@@ -67,13 +67,13 @@ def get(lab: EmbeddedLab, *words: str) -> Object:
     return found
 
 
-def until(lab: EmbeddedLab, condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
+def until(lab: EmbeddedLab, condition: Callable[[], bool], what: str, *, within: float = WAIT_S) -> None:
+    deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:
             shown = run_kubectl(lab, "get", "pods", "--all-namespaces", "--output", "wide")
             logs = lab.kubectl_run("logs", *DRIVER_PODS[1:], "--all-containers", "--prefix").stdout
-            pytest.fail(f"not within {WAIT_S:g} s: {what}\n{shown}\n{logs}")
+            pytest.fail(f"not within {within:g} s: {what}\n{shown}\n{logs}")
         time.sleep(0.2)
 
 

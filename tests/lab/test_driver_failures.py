@@ -41,8 +41,10 @@ CAUSES = {
     "probe": "the driver's daemons are not ready: nvidia-persistenced is not running",
     "pull": "its container nvidia-driver-ctr can't be started",
 }
-SOON = {"initialDelaySeconds": 1, "periodSeconds": 1, "failureThreshold": 10}
+SOON = {"initialDelaySeconds": 1, "periodSeconds": 1, "failureThreshold": 6}
 """How long a driver is waited for that is loaded and never ready."""
+FAILED_S = 600.0
+"""An image that can't be pulled is waited for: a registry may be away for a moment."""
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +130,7 @@ def test_two_failures_stop_the_rollout_and_are_told(lab: EmbeddedLab, version: s
     for name, phase in zip(FAILING, phases, strict=True):
         container_settings.change(root(lab, name), fail=phase)
     want(lab, version)
-    until(lab, lambda: has_stopped(lab, version), "two have failed, and the rollout has stopped")
+    until(lab, lambda: has_stopped(lab, version), "two have failed, and the rollout has stopped", within=FAILED_S)
     made, causes = operations(lab, version), dict(zip(FAILING, map(CAUSES.__getitem__, phases), strict=True))
     waits = made[KEPT[0]]["status"]["message"]
     for name, cause in causes.items():

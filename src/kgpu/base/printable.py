@@ -25,7 +25,7 @@ def one_line(text: str, limit: int | None = None) -> str:
 
 
 def last_words(text: str, limit: int) -> str:
-    """The last lines of a log that fit into ``limit`` characters, as one line: a program says at the end why it ends."""
+    """The last lines of a log that fit into ``limit`` characters, as one line: why a program ends is said last."""
     found = ""
     for line in reversed(text.splitlines()):
         words = one_line(line)
