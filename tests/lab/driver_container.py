@@ -44,11 +44,11 @@ TRAIN = {
 }  # fmt: skip
 
 
-def driver_lab(folder: Path) -> Iterator[EmbeddedLab]:
-    """A lab whose operator installs the driver of its first node."""
+def driver_lab(folder: Path, *, gpus: int = 2) -> Iterator[EmbeddedLab]:
+    """A lab whose operator installs the driver of its first node, which has so many GPUs."""
     if detect_mode(folder) != NAMESPACES:
         pytest.skip("containers have no file systems of their own here")
-    first = FirstNode(profile="l4", gpus=2, driver="container")
+    first = FirstNode(profile="l4", gpus=gpus, driver="container")
     made = EmbeddedLab("driver", folder / "lab", QuietProgress(), first=first, operator=True)
     try:
         made.up()
@@ -58,8 +58,8 @@ def driver_lab(folder: Path) -> Iterator[EmbeddedLab]:
         made.down()
 
 
-def root(lab: EmbeddedLab) -> Path:
-    return lab.nodes / FIRST_NODE / "hw"
+def root(lab: EmbeddedLab, name: str = FIRST_NODE) -> Path:
+    return lab.nodes / name / "hw"
 
 
 def get(lab: EmbeddedLab, *words: str) -> Object:
@@ -67,13 +67,13 @@ def get(lab: EmbeddedLab, *words: str) -> Object:
     return found
 
 
-def until(lab: EmbeddedLab, condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
+def until(lab: EmbeddedLab, condition: Callable[[], bool], what: str, *, within: float = WAIT_S) -> None:
+    deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:
             shown = run_kubectl(lab, "get", "pods", "--all-namespaces", "--output", "wide")
             logs = lab.kubectl_run("logs", *DRIVER_PODS[1:], "--all-containers", "--prefix").stdout
-            pytest.fail(f"not within {WAIT_S:g} s: {what}\n{shown}\n{logs}")
+            pytest.fail(f"not within {within:g} s: {what}\n{shown}\n{logs}")
         time.sleep(0.2)
 
 
@@ -92,14 +92,14 @@ def status(pod: Object, container: str) -> Object:
     return next((row for row in rows if row["name"] == container), {})
 
 
-def is_up(lab: EmbeddedLab, version: str) -> bool:
+def is_up(lab: EmbeddedLab, version: str, name: str = FIRST_NODE, *, gpus: int = 2) -> bool:
     """Whether the node's driver pod is ready with that version, the agent knows it, and all GPUs are offered."""
-    now = node(lab)
+    now = node(lab, name)
     report = json.loads(now["metadata"]["annotations"].get(ROLES_ANNOTATION) or "{}")
     return (
-        bool(status(driver_pod(lab), DRIVER).get("ready"))
+        bool(status(driver_pod(lab, name), DRIVER).get("ready"))
         and (report.get("driver"), report.get("driverSource")) == (version, "container")
-        and now["status"]["allocatable"].get(GPU_RESOURCE) == "2"
+        and now["status"]["allocatable"].get(GPU_RESOURCE) == str(gpus)
     )
 
 

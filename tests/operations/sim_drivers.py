@@ -33,12 +33,13 @@ def wanted(digest: str = "2", before: str = "1") -> dict[str, str]:
 
 @dataclass
 class SimDriver:
-    """The driver of one machine. ``fails`` is the phase in which the next ones fail: image, manager or install; ``looks``
-    is how long one takes.
+    """The driver of one machine. ``fails`` is the phase in which the next ones fail: image, manager, install, or crash
+    for those that are Ready for ``lives`` looks and end, again and again; ``looks`` is how long one takes.
     """
 
     fails: str = ""
     looks: int = 2
+    lives: int = 1
     loaded: str = ""
     """The digest of the driver that is loaded."""
     failed_of: tuple[str, ...] = ("2", "3")
@@ -104,18 +105,23 @@ class SimDrivers:
         self._put(PODS, {"metadata": metadata, "spec": spec, "status": status})
 
     def _run(self, pod: Object, driver: SimDriver) -> None:
-        if _is_ready(pod):
-            return
         annotations = pod["metadata"]["annotations"]
         looks = int(annotations["looks"]) + 1
         digest = str(pod["spec"]["containers"][0]["env"][0]["value"])
-        if driver.fails and digest in driver.failed_of:
-            status = _failing(driver.fails, looks)
+        fails = driver.fails if digest in driver.failed_of else ""
+        if _is_ready(pod) and fails != "crash":
+            return
+        if fails == "crash":
+            lived, ends = (looks - 1) % (driver.lives + 1), looks // (driver.lives + 1)
+            status = _ready(ends) if lived < driver.lives else _failing(fails, ends)
+            driver.loaded = digest  # its modules stay when the container ends
+        elif fails:
+            status = _failing(fails, looks)
         elif looks >= driver.looks:
-            driver.loaded, status = digest, _ready()
+            driver.loaded, status = digest, _ready(_ends(pod))
         else:
             status = {"phase": "Pending", "initContainerStatuses": [_running("k8s-driver-manager")]}
-        if looks == 1:
+        if looks == 1 and fails != "crash":
             driver.loaded = ""
         metadata = {**pod["metadata"], "annotations": {**annotations, "looks": str(looks)}}
         self._put(PODS, {**pod, "metadata": metadata, "status": status})
@@ -129,10 +135,14 @@ def _is_ready(pod: Object) -> bool:
     return any(row == {"type": "Ready", "status": "True"} for row in pod["status"].get("conditions") or ())
 
 
-def _ready() -> Object:
+def _ends(pod: Object) -> int:
+    return sum(row["restartCount"] for row in pod["status"].get("containerStatuses") or ())
+
+
+def _ready(ends: int = 0) -> Object:
     return {
         "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}],
-        "containerStatuses": [{**_running(names.DRIVER_CONTAINER), "ready": True}],
+        "containerStatuses": [{**_running(names.DRIVER_CONTAINER), "ready": True, "restartCount": ends}],
     }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from kgpu.formats import names, validation_report
 from kgpu.formats.crd.nodeoperation import WAITING_FOR_PODS
 from kgpu.formats.node_order import OrderStep, read_order
 from kgpu.kube.port import NODES
+from kgpu.operations.driver_upgrade import STEADY_SECONDS
 from tests.operations.sim_drivers import wanted
 from tests.operations.world import Cluster, Engine
 
@@ -284,6 +285,42 @@ async def test_only_what_is_validated_with_the_next_driver_counts() -> None:
         _validated(cluster, "True")
         await engine.run_for(5)
     assert cluster.status("m")["result"] == "Succeeded"
+
+
+async def test_a_driver_that_was_ready_and_ends_again_and_again_is_not_waited_for() -> None:
+    cluster = cluster_with_driver(fails="crash")
+    _validated(cluster, "True")
+    async with upgrading(cluster) as engine:
+        await until(engine, "Acting")
+        _validated(cluster, "Unknown")
+        await until(engine, "Verifying")
+        await until(engine, "Failed")
+    status = cluster.status("m")
+    assert (status["result"], status["reason"]) == ("PermanentFailure", "DriverFailed")
+    assert "nvidia-driver-ctr has ended 3 times, last with exit code 1: no headers" in status["message"]
+    assert not cluster.unschedulable("n1")
+
+
+async def test_a_driver_that_is_up_has_to_stay_before_the_node_is_given_back() -> None:
+    cluster = cluster_with_driver(fails="crash", lives=6)
+    async with upgrading(cluster) as engine:
+        await until(engine, "Failed")
+    assert cluster.status("m")["reason"] == "DriverFailed"
+    assert not cluster.unschedulable("n1")
+
+
+async def test_one_that_has_ended_is_watched_from_then_on() -> None:
+    cluster = cluster_with_driver(fails="crash", lives=6)
+    driver = cluster.machines["n1"].driver
+    assert driver is not None
+    async with upgrading(cluster) as engine:
+        await until(engine, "Verifying")
+        while "lastState" not in str(cluster.drivers.pod("n1")):
+            await engine.run_for(0.5)
+        driver.fails, ended = "", engine.clock.monotonic()
+        await until(engine, "Complete")
+    assert cluster.status("m")["result"] == "Succeeded"
+    assert engine.clock.monotonic() - ended >= STEADY_SECONDS
 
 
 async def test_jobs_are_waited_for_and_the_drain_begins_after_them() -> None:

@@ -161,7 +161,8 @@ def _upgrades(console: Console, upgrades: tuple[UpgradeRow, ...]) -> None:
     for row in sorted(late, key=lambda row: (row.state == _REQUIRED, row.state != _FAILED, row.node))[:MOST_ROWS]:
         state = "waits for approval" if row.waits else row.state
         by = f" ({row.operation})" if row.operation else ""
-        console.print(Text(f"  {_short(row.node)}: {row.running or 'no driver'} → {row.wanted}: {state}{by}"))
+        change = row.wanted if row.running == row.wanted else f"{row.running or 'no driver'} → {row.wanted}"
+        console.print(Text(f"  {_short(row.node)}: {change}: {state}{by}"))
     if len(late) > MOST_ROWS:
         console.print(Text(f"  and {len(late) - MOST_ROWS} more; kgpu status -o json has them all", style="dim"))
 

@@ -24,6 +24,8 @@ NOT_STARTED_SECONDS: Final = 120.0
 """How long the kubelet may fail to start a container: a registry may be away for a moment."""
 CRASHES: Final = "CrashesAgain"
 MAX_SAID: Final = 500
+MAX_LAST_WORDS: Final = 250
+"""Characters of what a container said before it ended: others name it, too, in a part of a line."""
 _MAX_NAME: Final = 63
 _OWN: Final = frozenset({names.DRIVER_MANAGER_CONTAINER, names.DRIVER_CONTAINER})
 _CANT_START: Final = {
@@ -53,6 +55,7 @@ class DriverTrouble:
 class DriverPod:
     """A driver's pod. ``daemon_set`` is its controller (of another kind: ``kind/name``), "" without one. ``placed``: it
     is on the node, and not only meant for it. ``doing`` is what it does or waits for, "" once it is ``ready``;
+    ``ends`` is how often the driver's own containers have ended and were started again;
     ``trouble`` is None unless waiting does not help.
     """
 
@@ -67,6 +70,7 @@ class DriverPod:
     ready: bool = False
     ending: bool = False
     doing: str = ""
+    ends: int = 0
     trouble: DriverTrouble | None = None
 
 
@@ -82,7 +86,7 @@ def read_driver_pod(obj: Mapping[str, Any]) -> DriverPod:
         node=node, placed=placed, daemon_set=controller_of(obj),
         created=text(metadata.get("creationTimestamp")), revision=revision_of(obj), ready=ready,
         ending=bool(metadata.get("deletionTimestamp")), doing="" if ready else _doing(containers, status),
-        trouble=None if ready else _trouble(containers),
+        ends=sum(row.ends for row in containers if row.name in _OWN), trouble=None if ready else _trouble(containers),
     )  # fmt: skip
 
 
@@ -130,12 +134,12 @@ def _read_container(row: Mapping[str, Any]) -> _Container:
     waiting, ended = mapping(state.get("waiting")), mapping(state.get("terminated"))
     last = ended or mapping(mapping(row.get("lastState")).get("terminated"))
     code = last.get("exitCode")
-    said = last_words(text(last.get("message")), MAX_SAID) or text(last.get("reason"))
+    said = last_words(text(last.get("message")), MAX_LAST_WORDS) or one_line(text(last.get("reason")), MAX_LAST_WORDS)
     reason = text(waiting.get("reason"))
     return _Container(
         name=one_line(text(row.get("name")), _MAX_NAME), ends=max(0, number(row.get("restartCount"))),
         waits=reason,
-        said=one_line((text(waiting.get("message")) or reason) if reason in _CANT_START else said, MAX_SAID),
+        said=one_line(text(waiting.get("message")) or reason, MAX_SAID) if reason in _CANT_START else said,
         code=code if type(code) is int else None, running="running" in state, done=ended.get("exitCode") == 0,
         ready=row.get("ready") is True,
     )  # fmt: skip

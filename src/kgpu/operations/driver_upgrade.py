@@ -43,6 +43,8 @@ from kgpu.operations.world import World
 
 VERIFY_SECONDS: Final = 900.0
 """How long a node may take to be healthy once its driver is loaded: the GPUs have to be validated and offered."""
+STEADY_SECONDS: Final = 10.0
+"""How long a driver has to stay: its container may be Ready, and the node well, before its last part has failed."""
 POD_SECONDS: Final = 60.0
 """How long an operation that could begin waits for the driver's pod on its node."""
 NO_POD_SECONDS: Final = 300.0
@@ -224,7 +226,7 @@ def verifying(operation: Operation, world: World) -> Step:
         return Step(again_at=world.now + LOOK_SECONDS)
     problem = _problem(operation, world)
     if not problem:
-        return _well(operation, world)
+        return _watched(operation, world) or _well(operation, world)
     pod = _own(operation, world)
     if pod is not None and (why := _broken(pod)):
         return give_back(operation, world, Result.PERMANENT_FAILURE, "DriverFailed", _failed(operation, pod, why))
@@ -244,6 +246,20 @@ def _well(operation: Operation, world: World) -> Step:
         return give_back(operation, world, Result.SUPERSEDED, "DriverChanged", why, condition)
     why = f"driver {_name(wanted)} is loaded, and the node is healthy"
     return give_back(operation, world, Result.SUCCEEDED, "DriverUpgraded", why, condition)
+
+
+def _watched(operation: Operation, world: World) -> Step | None:
+    """The steps until the driver has stayed for long enough since its container has ended last, None once it has."""
+    pod = _own(operation, world)
+    ends = pod.ends if pod is not None else 0
+    since, reason = moment_of(operation.status.phase_since) or 0.0, f"EndedTimes{ends}"
+    if ends:
+        known = condition_of(operation, VERIFIED)
+        if known is None or known.reason != reason:
+            why = f"the driver's container has ended {ends} times: it is watched for {STEADY_SECONDS:.0f} s"
+            return record(operation, world, (VERIFIED, "Unknown", reason, why), message=why)
+        since = moment_of(known.last_transition_time) or 0.0
+    return Step(again_at=since + STEADY_SECONDS) if world.now < since + STEADY_SECONDS else None
 
 
 def _problem(operation: Operation, world: World) -> str:

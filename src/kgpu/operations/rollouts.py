@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from kgpu.base.errors import ConfigError
+from kgpu.base.printable import one_line
 from kgpu.formats.crd.nodeoperation import ROLLOUT_STOPPED, OperationPhase, OperationRollout, Result
 from kgpu.operations.config import Share, read_share
 from kgpu.operations.drain import NAMED
@@ -17,6 +18,8 @@ from kgpu.operations.model import Operation, moment_of
 from kgpu.operations.world import AdmissionVerdict
 
 WAITS: Final = "WaitsForRollout"
+_MAX_CAUSE: Final = 600
+"""Characters of each failure: the names come first in it, and what the driver's container said last."""
 
 
 def limit_of(rollout: OperationRollout, total: int) -> int:
@@ -75,7 +78,7 @@ class Rollouts:
         failed = self._failed[key]
         if len(failed) < rollout.stop_after_failures:
             return ""
-        rows = "; ".join(f"{row.node}: {row.status.message[:200]}" for row in failed[:NAMED])
+        rows = "; ".join(f"{row.node}: {one_line(row.status.message, _MAX_CAUSE)}" for row in failed[:NAMED])
         return (
             f"the rollout {rollout.name} has stopped after {len(failed)} failures in a row ({rows}); once the cause is "
             f"gone, let one begin: kgpu operations approve {operation.name}"

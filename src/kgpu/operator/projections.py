@@ -230,8 +230,9 @@ def _container(status: Mapping[str, Any]) -> tuple[str, str] | None:
     if reason in _PULLING:
         message = _ENDPOINTS.sub("", _BACK_OFF.sub("", message)) or f"image {text(status.get('image'))} can't be pulled"
         return _PULLING[0], _cut(f"container {name}: {message}")
-    failed = next((end for end in (ended, last) if end.get("exitCode") not in (0, None)), None)
     again = reason == _CRASHING or ((status.get("restartCount") or status.get("lastState")) and not status.get("ready"))
+    # What a probe stops may end with code 0; then it has left a message.
+    failed = next((end for end in (ended, last) if end.get("exitCode") or (again and end.get("message"))), None)
     if failed is not None and (again or failed is ended):
         return _CRASHING if again else text(failed.get("reason")) or "Error", _cut(
             f"container {name}: {_ended(failed)}"

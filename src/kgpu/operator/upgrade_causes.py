@@ -127,6 +127,8 @@ def _said(upgrade: NodeUpgrade) -> str:
     wanted, running = upgrade.wanted.release or upgrade.wanted.image, upgrade.running
     if not running:
         return f"{_wanted(upgrade)} is wanted"
+    if not upgrade.needed:
+        return f"driver {running} is loaded"
     if wanted == running:
         return f"driver {running} runs with other settings than are wanted"
     return f"{_wanted(upgrade)} is wanted, and {running} runs"

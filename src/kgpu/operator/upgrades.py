@@ -77,8 +77,8 @@ class WantedDriver:
 class NodeUpgrade:
     """A node with a driver DaemonSet: what is wanted, what its pod was made for, and how far its upgrade is.
 
-    ``running`` is the release, or else the image, of what runs, "" where nothing does. ``state`` is None while there is
-    no pod to judge by. ``operation`` is the newest one about the wanted driver, or whichever holds the node.
+    ``running`` is the release, or else the image, of what runs, "" where nothing does: the wanted driver is said to run
+    only once its pod is Ready. ``state`` is None while there is no pod to judge by. ``operation`` is the newest one about the wanted driver, or whichever holds the node.
     ``stranger`` is the pod of another controller that keeps the wanted driver's from the node: no upgrade ends that.
     """
 
@@ -171,7 +171,7 @@ def _upgrade(
         node=node.name,
         node_uid=node.uid,
         wanted=wanted,
-        running=(release_of(running.image) or running.image) if running is not None else "",
+        running="" if running is None or not (needed or running.ready) else release_of(running.image) or running.image,
         needed=needed,
         skipped=node.labels.get(names.DRIVER_UPGRADE_SKIP) == "true",
         state=_state(needed, own, holding, newest),

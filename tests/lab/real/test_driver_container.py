@@ -1,14 +1,20 @@
 """A real node whose driver comes in a real container: installed, exchanged under a pod with a GPU, and kept in use.
 
 The image is a stand-in that loads simulated modules; manager, probe, mounts and their propagation are the real ones.
+Pods are exchanged by hand first. Then three simulated nodes join it, with a driver image of their own as their operating system
+is another, and the operator and the engine exchange the drivers of all four, looked at once a second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +24,7 @@ from kgpu.cli.doctor import look, parse_target
 from kgpu.cli.preflight import preflight as preflight_command
 from kgpu.doctor.preflight import probe
 from kgpu.doctor.rules.operator.sentences import PSA
+from kgpu.formats.crd.nodeoperation import ROLLOUT_STOPPED
 from kgpu.formats.names import (
     DRIVER_MANAGER_ANNOTATION,
     GPU_OPERATOR_NAMESPACE,
@@ -26,15 +33,19 @@ from kgpu.formats.names import (
     NFD_PCI_NVIDIA,
 )
 from kgpu.hw.simulator import container_settings
+from kgpu.hw.simulator.driver_image import WORDS
 from kgpu.lab import operator
+from kgpu.lab.nodes import manage
+from kgpu.lab.nodes.folder import give_to_operator
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import bootstrap, kgpu_image
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.images import CUDA_BASE_IMAGES
 from kgpu.lab.real.model import NODE_NAME, LabSpec
 from tests.lab.real.conftest import until
+from tests.lab.real.driver_samples import POLICY, DriverSampler
 
-OLD, NEW = "550.54.15", "570.133.20"
+OLD, NEW, NEXT = "550.54.15", "570.133.20", "575.57.08"
 MANAGER = "k8s-driver-manager"
 DRIVER = "app.kubernetes.io/component=nvidia-driver"
 Object = dict[str, Any]
@@ -73,14 +84,14 @@ def node(real_machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         lab.kubectl("label", "node", NODE_NAME, f"{NFD_PCI_NVIDIA[0]}=true")
         want(lab, OLD)
         until(lambda: f":{OLD}-" in image(lab), "a DaemonSet of the driver")
-        bootstrap.import_driver(lab, OLD, NEW, system=image(lab).partition(f":{OLD}-")[2])
+        bootstrap.import_driver(lab, OLD, NEW, NEXT, system=image(lab).partition(f":{OLD}-")[2])
         yield lab
     finally:
         lab.down()
 
 
-def want(lab: RealLab, version: str) -> None:
-    change = {"spec": {"driver": {"version": version, "upgradePolicy": {"autoUpgrade": False}}}}
+def want(lab: RealLab, version: str, *, auto: bool = False) -> None:
+    change = {"spec": {"driver": {"version": version, "upgradePolicy": {"autoUpgrade": auto}}}}
     lab.kubectl("patch", "clusterpolicy", "cluster-policy", "--type", "merge", "--patch", json.dumps(change))
 
 
@@ -90,14 +101,15 @@ def items(lab: RealLab, path: str) -> list[Object]:
 
 
 def image(lab: RealLab) -> str:
-    """The image of the driver's DaemonSet, "" for none."""
+    """The image of the driver's DaemonSet, "" for none; while there is one alone."""
     sets = items(lab, f"/apis/apps/v1/namespaces/{GPU_OPERATOR_NAMESPACE}/daemonsets?labelSelector={DRIVER}")
     return str(sets[0]["spec"]["template"]["spec"]["containers"][0]["image"]) if sets else ""
 
 
 def driver_pod(lab: RealLab) -> Object:
-    """The driver's pod that is not being deleted; {} for none."""
-    pods = items(lab, f"/api/v1/namespaces/{GPU_OPERATOR_NAMESPACE}/pods?labelSelector={DRIVER}")
+    """The real node's driver pod that is not being deleted; {} for none."""
+    everywhere = items(lab, f"/api/v1/namespaces/{GPU_OPERATOR_NAMESPACE}/pods?labelSelector={DRIVER}")
+    pods = [pod for pod in everywhere if pod["spec"].get("nodeName") == NODE_NAME]
     return next((pod for pod in pods if "deletionTimestamp" not in pod["metadata"]), {})
 
 
@@ -215,3 +227,156 @@ def test_a_driver_that_is_kept_in_use_is_told_by_the_managers_last_words(node: R
     until(lambda: "the driver is in use and can't be unloaded" in last_words(), "the manager to say what is wrong")
     container_settings.change(node.hw_root, fail="")
     until(lambda: is_up(node, OLD), f"driver {OLD} to be up")
+
+
+SIMULATED = ("sim-1", "sim-2", "sim-3")
+SPREAD = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"labelSelector": {"matchLabels": {"app": "train"}}, "topologyKey": "kubernetes.io/hostname"}
+        ]
+    }
+}
+"""One of the pods on each node."""
+
+
+@pytest.fixture(scope="module")
+def fleet(node: RealLab) -> dict[str, Path]:
+    """The machines of four nodes that run the old driver, each with a pod on a GPU: the real one and three simulated."""
+    give_to_operator(manage.nodes_dir(node.paths.root))
+    manage.add_to_running(
+        node.paths.root, "l4", len(SIMULATED), gpus=2, driver="container", name_prefix="sim", time_scale=0.1
+    )  # fmt: skip
+    machines = {NODE_NAME: node.hw_root}
+    machines |= {name: manage.nodes_dir(node.paths.root) / name / "hw" for name in SIMULATED}
+    until(lambda: run_it(node, OLD), f"driver {OLD} on all nodes")
+    deployment: Any = copy.deepcopy(TRAIN)
+    deployment["spec"]["replicas"] = len(machines)
+    deployment["spec"]["template"]["spec"]["affinity"] = SPREAD
+    deployment["spec"]["template"]["spec"]["containers"][0]["image"] = CUDA_BASE_IMAGES[1]
+    node.kubectl("apply", "-f", "-", stdin=json.dumps(deployment))
+    until(lambda: printed(node) == [OLD] * len(machines), f"a pod on driver {OLD} on each node")
+    return machines
+
+
+def run_it(lab: RealLab, version: str) -> bool:
+    """Whether the policy is ready for that driver, on four nodes that offer their GPUs."""
+    policy, nodes = lab.ask(POLICY) or {}, items(lab, "/api/v1/nodes")
+    ready: Object = next((row for row in policy.get("status", {}).get("conditions", ()) if row["type"] == "Ready"), {})
+    return (
+        (ready.get("status"), ready.get("observedGeneration")) == ("True", policy["metadata"]["generation"])
+        and policy["spec"]["driver"]["version"] == version
+        and [one["status"]["allocatable"].get(GPU_RESOURCE) for one in nodes] == ["2"] * 4
+    )
+
+
+def operations(lab: RealLab, version: str) -> dict[str, Object]:
+    """The operations that bring nodes that driver, by node."""
+    found = items(lab, "/apis/kgpu.dev/v1alpha1/nodeoperations")
+    return {one["spec"]["nodeName"]: one for one in found if one["spec"].get("driver", {}).get("version") == version}
+
+
+def states(lab: RealLab, version: str, field: str = "phase") -> dict[str, str]:
+    return {name: one.get("status", {}).get(field, "") for name, one in operations(lab, version).items()}
+
+
+def kgpu(lab: RealLab, *words: str) -> tuple[int, str]:
+    """The exit code of a command, and what it prints, with single blanks."""
+    command = [sys.executable, "-m", "kgpu", *words, "--kubeconfig", str(lab.kubeconfig)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+def test_the_engine_brings_the_new_driver_to_all_nodes_and_ready_means_that(
+    node: RealLab, fleet: dict[str, Path]
+) -> None:
+    with DriverSampler(node.kubeconfig, fleet) as watched:
+        until(lambda: watched.samples, "a sample of before")
+        want(node, NEW, auto=True)
+        until(lambda: states(node, NEW).get(NODE_NAME) in ("Acting", "Verifying"), "the real node's exchange")
+        code, shown = kgpu(node, "status")
+        until(
+            lambda: list(states(node, NEW, "reason").values()) == ["DriverUpgraded"] * len(fleet), "all to be upgraded"
+        )
+        until(lambda: run_it(node, NEW), f"the policy to be ready for driver {NEW}")
+        until(lambda: printed(node) == [NEW] * len(fleet), f"a pod on driver {NEW} on each node")
+        ready = len(watched.samples)
+        until(lambda: len(watched.samples) > ready, "a sample of afterwards")
+    report(watched)
+    assert not watched.false_readiness()
+    assert code == 3
+    name = operations(node, NEW)[NODE_NAME]["metadata"]["name"]
+    assert "of 4 nodes run the driver that is asked for; 1 under way" in shown
+    ways = (f"{OLD} → {NEW}: pod-restart", f"no driver → {NEW}: pod-restart", f"{NEW}: validation")
+    assert any(f"{NODE_NAME}: {way}-required ({name})" in shown for way in ways), shown
+    before = watched.samples[0].pods
+    for sample in watched.samples:
+        assert len(sample.cordoned) <= 1
+        for one in fleet:
+            assert sample.loaded[one] or not sample.pods[one], "a pod with a GPU runs on a node without a driver"
+            assert sample.loaded[one] == OLD or not sample.pods[one] & before[one], "a pod has outlived its driver"
+    for one in fleet:
+        held = watched.first(lambda sample, one=one: one in sample.cordoned)  # type: ignore[misc]
+        gone = watched.first(lambda sample, one=one: not sample.pods[one])  # type: ignore[misc]
+        there = watched.first(lambda sample, one=one: sample.served[one] == NEW)  # type: ignore[misc]
+        back = watched.first(lambda sample, one=one, held=held: sample.at > held and one not in sample.cordoned)  # type: ignore[misc]
+        assert held <= gone < there <= back
+
+
+def test_a_driver_that_fails_on_the_real_node_stops_the_rollout_and_the_others_keep_theirs(
+    node: RealLab, fleet: dict[str, Path]
+) -> None:
+    # A driver is an image: the one of the real node's system fails there, the other one on two nodes in a row.
+    failing, kept = (NODE_NAME, *SIMULATED[:2]), SIMULATED[2]
+    for name in failing:
+        container_settings.change(fleet[name], fail="build")
+    with DriverSampler(node.kubeconfig, fleet) as watched:
+        want(node, NEXT, auto=True)
+        until(lambda: states(node, NEXT, "reason").get(kept) == ROLLOUT_STOPPED, "the rollout to stop", 600)
+        made = operations(node, NEXT)
+        waits = made[kept]["status"]["message"]
+        for name in failing:
+            ended = made[name]["status"]
+            assert (ended["result"], ended["reason"]) == ("PermanentFailure", "DriverFailed")
+            assert WORDS["build"] in ended["message"]
+        assert all(word in waits for word in (*SIMULATED[:2], WORDS["build"])), waits
+        until(lambda: is_told(node, [*failing, WORDS["build"]]), "the policy to tell nodes and cause")
+        code, shown = kgpu(node, "status")
+        stopped = watched.samples[-1]
+        for name in failing:
+            container_settings.change(fleet[name], fail="")
+        _, approved = kgpu(node, "operations", "approve", made[kept]["metadata"]["name"])
+        until(lambda: run_it(node, NEXT), f"driver {NEXT} on all nodes, after {approved}", 600)
+        until(lambda: printed(node) == [NEXT] * len(fleet), f"a pod on driver {NEXT} on each node")
+    report(watched)
+    assert not watched.false_readiness()
+    assert code == 3
+    for word in (*failing, WORDS["build"], f"kgpu operations approve {made[kept]['metadata']['name']}"):
+        assert word in shown
+    first = watched.samples[0]
+    assert (stopped.loaded[kept], stopped.pods[kept], stopped.cordoned) == (NEW, first.pods[kept], frozenset())
+    assert [states(node, NEXT, "result")[name] for name in (*failing, kept)] == ["PermanentFailure"] * 3 + ["Succeeded"]
+
+
+def is_told(lab: RealLab, words: list[str]) -> bool:
+    """Whether the policy is not ready, and its conditions have all these words."""
+    status = (lab.ask(POLICY) or {}).get("status", {})
+    said = " ".join(row["message"] for row in status.get("conditions", ()))
+    return status.get("state") == "notReady" and all(word in said for word in words)
+
+
+def report(watched: DriverSampler) -> None:
+    """Print what the samples were, for those who read the test's output."""
+    rows = [(sample.state, tuple(sample.loaded.values()), sorted(sample.cordoned)) for sample in watched.samples]
+    changes = [
+        f"{sample.at:g} s: {row}"
+        for sample, row, last in zip(watched.samples, rows, [None, *rows], strict=False)
+        if row != last
+    ]
+    behind = sum(bool(sample.behind()) for sample in watched.samples)
+    print(
+        f"{len(rows)} samples, {behind} with a node that did not run the wanted driver, "
+        f"{len(watched.false_readiness())} of them called ready, {len(watched.unheeded())} of a wish not yet read, "
+        f"{watched.unanswered} without an answer",
+        *changes, sep="\n",
+    )  # fmt: skip

@@ -229,6 +229,8 @@ def test_the_probe_script_writes_what_the_validator_reads(tmp_path: Path) -> Non
     (tmp_path / "nvidia-smi").chmod(0o755)
     text = PROBE_SCRIPT.replace("/sys/module/nvidia/refcnt", str(tmp_path / "module"))
     text = text.replace("/run/nvidia/validations", str(tmp_path / "validations"))
+    last_words = tmp_path / "termination-log"
+    text = text.replace("/dev/termination-log", str(last_words))
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
 
     def run(**told: str) -> tuple[int, str]:
@@ -243,6 +245,12 @@ def test_the_probe_script_writes_what_the_validator_reads(tmp_path: Path) -> Non
     code, said = run()
     assert code == 1
     assert "not ready: Starting" in said
+    assert last_words.read_text() == "the driver's daemons are not ready: Starting"
     assert not ready.exists()
+    (tmp_path / "validations" / ".driver-daemons-status").write_text("Ready\n")
+    assert run()[0] == 0
+    assert last_words.read_text() == "", "it does not stand for why the container ends later"
     (tmp_path / "module").unlink()
+    last_words.unlink()
     assert run()[0] == 1
+    assert not last_words.exists(), "a driver that is being installed has its own words"

@@ -49,6 +49,13 @@ CASES: tuple[tuple[str, Object, tuple[str, str]], ...] = (
         ("CrashLoopBackOff", f"container c: exit code 1: {SAID}"),
     ),
     (
+        "stopped by its probe",
+        status(
+            waiting("CrashLoopBackOff", "back-off", lastState={"terminated": {"exitCode": 0, "message": "no daemon"}})
+        ),
+        ("CrashLoopBackOff", "container c: exit code 0: no daemon"),
+    ),
+    (
         "init first",
         status(waiting("PodInitializing"), init=(DONE, waiting("ErrImagePull", "x"))),
         ("ImagePullBackOff", "container c: x"),

@@ -171,3 +171,27 @@ def test_the_section_counts_what_is_under_way_and_what_has_failed(
     shown = render(overview(with_status(AUTO, **status), SETTINGS), width=200)
     assert f"the driver that is asked for; {words}:" in shown
     assert f"n2: {OLD} → {NEW}: {state} (driver-n2-" in shown
+
+
+@pytest.mark.parametrize(
+    ("phase", "ready", "said", "row"),
+    [
+        ("Acting", False, f"driver {NEW} is wanted; the driver is being exchanged", f"no driver → {NEW}: pod-restart-"),
+        ("Verifying", True, f"driver {NEW} is loaded; the new driver is being checked", f"{NEW}: validation-"),
+        ("Failed", False, f"the upgrade to driver {NEW} has failed", f"no driver → {NEW}: upgrade-failed"),
+    ],
+)
+def test_a_pod_that_was_exchanged_runs_its_driver_once_it_is_ready(
+    phase: str, ready: bool, said: str, row: str
+) -> None:
+    found = with_status(AUTO, phase=phase, result="PermanentFailure" if phase == "Failed" else "")
+    wanted = {one.node: one.spec["driver"] for one in found.upgrades}
+    pods = tuple(
+        dataclasses.replace(pod, digest=wanted[pod.node]["digest"], image=wanted[pod.node]["image"], ready=ready)
+        for pod in found.driver_pods
+    )
+    found = dataclasses.replace(found, driver_pods=pods)
+    told = condition_of(plan(found, SETTINGS), "DriverReady")["message"]
+    assert said in told
+    assert "other settings" not in told
+    assert f"  n1: {row}" in render(overview(found, SETTINGS), width=200)

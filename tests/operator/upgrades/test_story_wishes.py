@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from kgpu.formats import names
+from kgpu.formats.crd.nodeoperation import OperationPhase
 from kgpu.kube import kinds
+from kgpu.kube.port import Object, Resource
 from tests.operator.upgrades.live_fleet import NEW, NEWER, OLD, LiveFleet
 from tests.operator.upgrades.story import AUTO, running_old, story
 from tests.operator.world import SETTINGS
 
 BY_DRIVERS: dict[str, Any] = {"useNvidiaDriverCRD": True}
-BEGUN = ("cordon-required", "pod-deletion-required", "pod-restart-required", "validation-required", "uncordon-required")
+BEGUN = ("cordon-required", "pod-deletion-required", "pod-restart-required", "validation-required")
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,28 @@ async def test_a_wish_that_changes_in_each_phase(state: str, last: str) -> None:
         if not seen:
             pytest.fail(f"no node was ever at {state}: {told.told()}")
         fleet.want(last, AUTO)
+        await told.until(fleet.ready, f"driver {last} runs everywhere", 900)
+        assert (set(fleet.loaded().values()), fleet.cordoned()) == ({last}, [])
+
+
+@pytest.mark.parametrize("last", [NEWER, OLD])
+async def test_a_wish_that_changes_while_a_node_is_given_back(monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    """That takes less than a look: the wish changes as soon as it is on record."""
+    async with running_old("n1", "n2", "n3") as told:
+        fleet, apply = told.fleet, told.fleet.apply
+        given_back: list[str] = []
+
+        async def applied(resource: Resource, obj: Object, **more: Any) -> Object:
+            done = await apply(resource, obj, **more)
+            if (obj.get("status") or {}).get("phase") == OperationPhase.RESTORING:
+                given_back.append(obj["metadata"]["name"])
+                if len(given_back) == 1:
+                    fleet.want(last, AUTO)
+            return done
+
+        monkeypatch.setattr(fleet, "apply", applied)
+        fleet.want(NEW, AUTO)
+        await told.until(lambda: given_back, "a node is given back")
         await told.until(fleet.ready, f"driver {last} runs everywhere", 900)
         assert (set(fleet.loaded().values()), fleet.cordoned()) == ({last}, [])
 

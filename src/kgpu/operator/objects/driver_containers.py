@@ -56,8 +56,8 @@ FOLDERS: Final = (
     ("nv-firmware", "/run/nvidia/driver/lib/firmware", CREATE, "/lib/firmware", False, ""),
 )  # fmt: skip
 
-# The pod's status then shows the last words of a container that has ended, which conditions and Events quote.
 _LAST_WORDS: Final[Object] = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+"""Why a driver could not be installed is in its log alone; the status of its container tells the end of it."""
 PRIVILEGED: Final[Object] = {"privileged": True, "seLinuxOptions": {"level": "s0"}}
 _STARTUP: Final[Object] = {"periodSeconds": 10, "timeoutSeconds": 60, "successThreshold": 1, "failureThreshold": 120}
 _SIDE_STARTUP: Final[Object] = {

@@ -19,19 +19,24 @@ from kgpu.operator.objects.openshift import NO_PARTS, TOOLKIT, BuildToolkit, Ope
 from kgpu.operator.objects.pools import Pool, fnv32a
 
 COMPONENT: Final = names.DRIVER_COMPONENT
+TERMINATION_LOG: Final = "/dev/termination-log"
+"""Where a container leaves its last words, unless its pod says otherwise."""
 
 PROBE_SCRIPT: Final = f"""\
 #!/bin/sh
 # Ready when the kernel module is loaded, the driver's daemons are up and it answers. What the others
-# have to check besides is left in the file that they wait for.
+# have to check besides is left in the file that they wait for. Whoever stops a container whose probe fails says nothing
+# of why, so what is wrong with its daemons is left as the container's last words; of all else its log has them.
 set -eu
 
+leave() {{ {{ printf %s "$1" > {TERMINATION_LOG}; }} 2> /dev/null || true; }}
 fail() {{ echo "$1"; exit 1; }}
 
 [ -e /sys/module/nvidia/refcnt ] || fail "the kernel module nvidia is not loaded yet"
 daemons={names.VALIDATIONS_DIR}/.driver-daemons-status
 if [ -e "$daemons" ]; then
-    [ "$(cat "$daemons")" = Ready ] || fail "the driver's daemons are not ready: $(cat "$daemons")"
+    why="the driver's daemons are not ready: $(cat "$daemons")"
+    [ "$(cat "$daemons")" = Ready ] || {{ leave "$why"; fail "$why"; }}
 fi
 nvidia-smi || fail "nvidia-smi does not get an answer"
 
@@ -41,6 +46,7 @@ for name in GDRCOPY_ENABLED GDS_ENABLED GPU_DIRECT_RDMA_ENABLED; do
     eval "echo \\"$name: \\${{$name:-false}}\\""
 done > "$ready.tmp"
 mv "$ready.tmp" "$ready"
+leave ""
 """
 
 
