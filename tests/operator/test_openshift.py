@@ -142,6 +142,19 @@ def test_a_node_that_does_not_tell_its_version_is_a_cause_with_the_label() -> No
     assert not [one for one in made.advice if one.subject == "Node/n1" and names.NFD_OS_ID in one.remedy]
 
 
+async def test_without_the_right_to_read_them_drivers_are_planned_all_the_same_and_it_is_told() -> None:
+    api = cluster()
+    api.served |= set(OF_OPENSHIFT)
+    for plural in ("imagestreams", "proxies", "clusterversions"):
+        api.refuse["list", plural] = 403
+    async with running(api) as run:
+        assert run.operator.figures.passes
+        assert run.operator.watching.observed({}).openshift == OpenShift()
+        told = {record.remedy for record in run.operator.watching.advice()}
+        assert any("imagestreams.image.openshift.io in namespace openshift" in remedy for remedy in told)
+        assert len(told) == 3
+
+
 async def test_other_clusters_have_none_of_it() -> None:
     async with running(cluster()) as run:
         assert run.operator.watching.observed({}).openshift is None

@@ -55,7 +55,7 @@ def read(versions: Iterable[Any], proxies: Iterable[Any], streams: Iterable[Any]
         version=text(mapping(next(iter(versions), None)).get("version")),
         proxy=variables if isinstance(variables, dict) else {},
         trusted_ca=proxy.get("trusted_ca") is True,
-        toolkit=None if stream is None else stream["toolkit"],
+        toolkit=None if stream is None else stream["images"],
     )
 
 

@@ -291,7 +291,7 @@ def cluster_proxy(obj: Object) -> Object:
 
 def toolkit_stream(obj: Object) -> Object:
     """OpenShift's ImageStream of driver toolkits."""
-    return {"metadata": _pick(obj, _IDENTITY), "toolkit": openshift.driver_toolkit(obj)}
+    return {"metadata": _pick(obj, _IDENTITY), "images": openshift.driver_toolkit(obj)}
 
 
 def owned(obj: Object) -> str:

@@ -261,5 +261,23 @@ def test_the_metrics_say_what_is_in_the_way(
     assert figures(*nodes, spec=spec, cluster=cluster) == wanted
 
 
+def test_what_pods_have_already_is_not_called_missing() -> None:
+    """As while OpenShift is updated, when the ImageStream has the next version alone."""
+    live = rendered(rhcos("a"))
+    next_alone = dataclasses.replace(OPENSHIFT, toolkit=DriverToolkit(images={RHCOS_NEXT: "next"}))
+    nodes = (rhcos("a"), rhcos("b", RHCOS_NEXT))
+    observed = openshift(*nodes, daemon_sets=live, openshift=next_alone)
+    assert told(Case(observed=observed)) == []
+    found = parts.figures(parts.toolkit_state(policy(), observed))
+    assert found["gpu_operator_openshift_driver_toolkit_rhcos_tags_missing"] == 0
+    (line,) = told(Case(observed=dataclasses.replace(observed, openshift=NO_STREAM)))
+    assert "on b drivers are built with packages" in line
+    alone = openshift(rhcos("a"), daemon_sets=live, openshift=NO_STREAM)
+    (line,) = told(Case(observed=alone))
+    assert "keep theirs" in line
+    figure = parts.figures(parts.toolkit_state(policy(), alone))
+    assert figure["gpu_operator_openshift_driver_toolkit_enabled"] == 1
+
+
 def test_elsewhere_there_is_one_metric_as_before() -> None:
     assert parts.figures(None) == {"gpu_operator_openshift_driver_toolkit_enabled": -1.0}

@@ -12,6 +12,8 @@ from kgpu.formats import names
 from kgpu.formats.crd.definitions import crds
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, Object
+from kgpu.operator.cluster_reading import read_cluster
+from kgpu.operator.survey import labelled, survey
 from tests import openshift
 from tests.lab.embedded.support import Whole, whole
 from tests.operator.run.test_on_the_embedded_api import operator, operators, policy
@@ -51,6 +53,19 @@ def openshift_namespace() -> str:
     return str(openshift.stream()["metadata"]["namespace"])
 
 
+def one_set(found: Whole) -> Object:
+    live = found.get(kinds.DAEMON_SETS, DAEMON_SET, NAMESPACE)
+    assert live is not None
+    return live
+
+
+def digest_in(daemon_set: Object) -> str:
+    (driver,) = [
+        one for one in daemon_set["spec"]["template"]["spec"]["containers"] if one["name"] == names.DRIVER_CONTAINER
+    ]
+    return str(next(row["value"] for row in driver["env"] if row["name"] == names.ENV_DRIVER_CONFIG_DIGEST))
+
+
 def pod(found: Whole) -> Object | None:
     live = found.get(kinds.DAEMON_SETS, DAEMON_SET, NAMESPACE)
     return None if live is None else live["spec"]["template"]["spec"]
@@ -81,6 +96,12 @@ async def test_a_driver_is_built_in_the_toolkit_as_soon_as_there_is_one(cluster:
         assert (env["OPENSHIFT_VERSION"], env["http_proxy"]) == ("4.16", "http://proxy:3128")
         await cluster.until(one.settled.is_set, "rest")
         await cluster.until(lambda: "driver_toolkit_enabled 1" in one.figures.text(), "the figure")
+
+        # `kgpu status` sees the same toolkit, else it would call each driver due for an upgrade.
+        reading = await read_cluster(cluster.api, NAMESPACE)
+        (known,) = reading.observed.policies
+        shown = survey(labelled(reading.observed, known, reading.settings), reading.settings, known)
+        assert digest_in(shown.view.wanted[DAEMON_SET]) == digest_in(one_set(cluster))
 
         await cluster.api.delete(kinds.IMAGE_STREAMS, "driver-toolkit", namespace=openshift_namespace())
         await cluster.until(lambda: "imagestream_missing 1" in one.figures.text(), "the figure")

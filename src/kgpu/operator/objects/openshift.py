@@ -122,8 +122,9 @@ def admits(scene: Scene, constraints: str) -> tuple[Object, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolkitState:
-    """How it is with the driver toolkit. ``wanted``: drivers are to be built in it. ``untold`` are nodes of RHCOS whose
-    labels lack the version, ``missing`` the nodes by version that the ImageStream has no image for.
+    """How it is with the driver toolkit. ``wanted``: drivers are to be built in it. ``stream``: its ImageStream is
+    there. ``untold`` are nodes of RHCOS whose labels lack the version, ``missing`` the nodes by version for which there
+    is no image, neither in the ImageStream nor in the pods that they have. ``used``: drivers are built in it.
     """
 
     wanted: bool = False
@@ -142,7 +143,7 @@ def toolkit_state(policy: Policy, observed: ObservedCluster) -> ToolkitState | N
     nodes = tuple(node for node in observed.nodes if _builds(policy, observed, node))
     if policy.spec.operator.use_ocp_driver_toolkit is False or not nodes:
         return ToolkitState(stream=cluster.toolkit is not None)
-    images = cluster.toolkit.images if cluster.toolkit else {}
+    images = frozenset(cluster.toolkit.images if cluster.toolkit else ()) | _kept(observed)
     versions: dict[str, list[str]] = {}
     for node in sorted(nodes, key=lambda node: node.name):
         versions.setdefault(node.labels.get(names.NFD_OSTREE_VERSION, ""), []).append(node.name)
@@ -153,7 +154,18 @@ def toolkit_state(policy: Policy, observed: ObservedCluster) -> ToolkitState | N
         broken=cluster.toolkit is not None and cluster.toolkit.broken,
         untold=untold,
         missing={version: tuple(on) for version, on in sorted(versions.items()) if version not in images},
-        used=bool(versions) and cluster.toolkit is not None,
+        used=bool(versions) and (cluster.toolkit is not None or any(version in images for version in versions)),
+    )
+
+
+def _kept(observed: ObservedCluster) -> frozenset[str]:
+    """The versions of RHCOS whose pods have an image of the toolkit, which they keep."""
+    versions = {
+        name: strings(mapping(mapping(live).get("metadata")).get("labels")).get(RHCOS_LABEL, "")
+        for name, live in observed.daemon_sets.items()
+    }
+    return frozenset(
+        version for name, version in versions.items() if version and _live_image(observed.daemon_sets[name], version)
     )
 
 
@@ -190,9 +202,11 @@ def advice(scene: Scene) -> Iterator[Advice]:
         return
     by_packages = "drivers are built with packages instead, which need a subscription of the cluster"
     if not state.stream:
+        lacking = tuple(node for nodes in state.missing.values() for node in nodes)
+        so = f"on {_some(lacking)} {by_packages}" if lacking else "drivers that are there keep theirs"
         yield _told(
             scene,
-            what=f"OpenShift's driver toolkit can't be used: {by_packages}",
+            what=f"OpenShift's driver toolkit is not found: {so}",
             why=f"there is no ImageStream {TOOLKIT_STREAM} in namespace {NAMESPACE}, or it can't be read",
             remedy=f"oc get imagestream {TOOLKIT_STREAM} -n {NAMESPACE}: where it is missing, update OpenShift",
         )

@@ -96,7 +96,8 @@ def no_constraint(snapshot: Snapshot) -> Iterator[Finding]:
             cause=f"no SecurityContextConstraints allow the GPU stack's pods in namespace {namespace}",
             evidence=(hits[0].evidence,),
             remedy=(
-                Remedy("install the operator from OperatorHub (OLM), which brings them"),
+                Remedy("install kgpu's chart with platform.openshift=true, which brings them"),
+                Remedy("or, for NVIDIA's operator, install it from OperatorHub (OLM)"),
                 Remedy("or:"),
                 Remedy(
                     "oc adm policy add-scc-to-user privileged -z nvidia-driver -n {}  # for each service account",
