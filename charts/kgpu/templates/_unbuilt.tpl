@@ -11,7 +11,7 @@
 {{- list $place | toJson -}}
 {{- end }}
 
-{{- /* The values that ask for what kgpu can't do yet, as a JSON list of their rows in values.unbuilt.json. */ -}}
+{{- /* The values that ask for what kgpu can't do, as a JSON list of their rows in values.unbuilt.json. */ -}}
 {{- define "kgpu.unbuilt" -}}
 {{- $values := .Values -}}
 {{- $found := list -}}

@@ -168,13 +168,13 @@ def _upgrades(console: Console, upgrades: tuple[UpgradeRow, ...]) -> None:
 
 
 def _fields(console: Console, fields: tuple[FieldRow, ...]) -> None:
-    """Fields that ask for what kgpu can't do yet; nothing waits for them."""
+    """Fields that ask for what kgpu can't do; nothing waits for them."""
     from rich.text import Text
 
     if not fields:
         return
     many = "field asks" if len(fields) == 1 else "fields ask"
-    console.print(Text(f"{len(fields)} {many} for what this version can't do yet:", style="yellow"))
+    console.print(Text(f"{len(fields)} {many} for what this version can't do:", style="yellow"))
     for row in fields[:MOST_PROBLEMS]:
         console.print(Text(f"  {row.object} {row.field}: {row.instead}"))
     if len(fields) > MOST_PROBLEMS:

@@ -54,7 +54,7 @@ def provided(unbuilt: Collection[str], what: str = "policy") -> Object:
     if not unbuilt:
         return condition(FIELDS_PROVIDED, "True", "Provided", f"kgpu can do all that the {what} asks for")
     fields = ", ".join(sorted(unbuilt))
-    return condition(FIELDS_PROVIDED, "Unknown", "NotProvided", f"kgpu can't do yet what these ask for: {fields}")
+    return condition(FIELDS_PROVIDED, "Unknown", "NotProvided", f"kgpu can't do what these ask for: {fields}")
 
 
 def status(state: str, conditions: Iterable[Object], *, namespace: str, generation: int, before: Any = None) -> Object:

@@ -32,7 +32,7 @@ from kgpu.formats.crd.common import (
 from kgpu.formats.crd.core import PodSecurityContext, ServiceMonitor, Toleration
 from kgpu.formats.names import KUBELET_ROOT, MPS_ROOT
 
-MACHINES: Final = "nothing for virtual machines is provided"
+MACHINES: Final = "nothing for virtual machines is provided; keep NVIDIA's operator where GPUs go to them"
 
 
 class OperatorMetrics(Block, frozen=True, kw_only=True):
@@ -237,11 +237,11 @@ class Validator(OperandContainer, frozen=True, kw_only=True):
     toolkit: Annotated[Env | None, doc("The check of the toolkit.")] = None
     cuda: Annotated[Env | None, doc("The check of CUDA.")] = None
     plugin: Annotated[Env | None, doc("The check of the device plugin.")] = None
-    vfio_pci: Annotated[Env | None, doc("The check of vfio-pci.", unbuilt=MACHINES)] = msgspec.field(
+    vfio_pci: Annotated[Env | None, doc("The check of vfio-pci.", never=MACHINES)] = msgspec.field(
         default=None, name="vfioPCI"
     )
-    vgpu_manager: Annotated[Env | None, doc("The check of the vGPU manager.", unbuilt=MACHINES)] = None
-    vgpu_devices: Annotated[Env | None, doc("The check of vGPU devices.", unbuilt=MACHINES)] = None
+    vgpu_manager: Annotated[Env | None, doc("The check of the vGPU manager.", never=MACHINES)] = None
+    vgpu_devices: Annotated[Env | None, doc("The check of vGPU devices.", never=MACHINES)] = None
 
 
 class Cdi(Block, frozen=True, kw_only=True):
@@ -347,7 +347,7 @@ class ClusterPolicySpec(Block, frozen=True, kw_only=True):
     toolkit: Annotated[Toolkit, doc("What makes GPUs usable inside containers.")] = Toolkit()
     device_plugin: Annotated[DevicePlugin, doc("What offers GPUs to the kubelet.")] = DevicePlugin()
     dcgm: Annotated[
-        Dcgm, doc("The host engine of DCGM.", unbuilt="kgpu's exporter reads the driver and needs no host engine")
+        Dcgm, doc("The host engine of DCGM.", never="kgpu's exporter reads the driver and needs no host engine")
     ] = Dcgm()
     dcgm_exporter: Annotated[DcgmExporter, doc("GPU metrics for Prometheus.")] = DcgmExporter()
     gfd: Annotated[Component, doc("Labels that say which GPUs a node has.")] = Component()
@@ -360,27 +360,27 @@ class ClusterPolicySpec(Block, frozen=True, kw_only=True):
     validator: Annotated[Validator | None, doc("What checks that each step works on a node.")] = None
     cdi: Annotated[Cdi | None, doc("The Container Device Interface.")] = None
     host_paths: Annotated[HostPaths | None, doc("Where things are on the host.")] = None
-    sandbox_workloads: Annotated[SandboxWorkloads | None, doc("GPUs for virtual machines.", unbuilt=MACHINES)] = None
+    sandbox_workloads: Annotated[SandboxWorkloads | None, doc("GPUs for virtual machines.", never=MACHINES)] = None
     gds: Annotated[SideContainer | None, doc("GPUDirect Storage.")] = None
     gdrcopy: Annotated[SideContainer | None, doc("GDRCopy.")] = None
-    vgpu_manager: Annotated[VgpuManager | None, doc("The host driver of virtual GPUs.", unbuilt=MACHINES)] = None
+    vgpu_manager: Annotated[VgpuManager | None, doc("The host driver of virtual GPUs.", never=MACHINES)] = None
     vgpu_device_manager: Annotated[
-        VgpuDeviceManager | None, doc("What makes vGPU devices.", unbuilt=MACHINES, usual=(True,))
+        VgpuDeviceManager | None, doc("What makes vGPU devices.", never=MACHINES, usual=(True,))
     ] = None
-    vfio_manager: Annotated[
-        VfioManager | None, doc("What gives GPUs to vfio-pci.", unbuilt=MACHINES, usual=(True,))
-    ] = None
+    vfio_manager: Annotated[VfioManager | None, doc("What gives GPUs to vfio-pci.", never=MACHINES, usual=(True,))] = (
+        None
+    )
     sandbox_device_plugin: Annotated[
-        Component | None, doc("What offers GPUs for virtual machines.", unbuilt=MACHINES, usual=(True,))
+        Component | None, doc("What offers GPUs for virtual machines.", never=MACHINES, usual=(True,))
     ] = None
     kata_sandbox_device_plugin: Annotated[
-        Component | None, doc("What offers GPUs for Kata containers.", unbuilt=MACHINES, usual=(True,))
+        Component | None, doc("What offers GPUs for Kata containers.", never=MACHINES, usual=(True,))
     ] = None
     cc_manager: Annotated[
         CcManager | None,
         doc(
             "What switches confidential computing.",
-            unbuilt="the mode of a node's GPUs stays what it is",
+            never="the mode of a node's GPUs stays what it is",
             usual=(True,),
         ),
     ] = None

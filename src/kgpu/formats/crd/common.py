@@ -17,6 +17,7 @@ def doc(
     *,
     ignored: str = "",
     unbuilt: str = "",
+    never: str = "",
     usual: tuple[Any, ...] = (),
     deprecated: str = "",
     pattern: str = "",
@@ -27,7 +28,8 @@ def doc(
     """What a field means, and what the API server checks besides its type.
 
     ``ignored``: the field is accepted and has no effect; the text says why, or what to use instead. ``unbuilt``: so is
-    this field, and all that is in it, until kgpu can do it; the text says what there is instead. ``usual``: values that
+    this field, and all that is in it, until kgpu can do it; the text says what there is instead. ``never``: the same,
+    and kgpu is not going to do it. ``usual``: values that
     ask for nothing, because the chart writes them, beside the default and what is empty. ``deprecated``: it still
     works; the text says what to use instead. ``rules`` are CEL rules with the message of their refusal.
     ``schema`` is added to what follows from the type.
@@ -35,7 +37,8 @@ def doc(
     checks = {"pattern": pattern or None, "minimum": minimum, **(schema or {})}
     extra = {
         "ignored": ignored,
-        "unbuilt": unbuilt,
+        "unbuilt": unbuilt or never,
+        "for_good": bool(never),
         "usual": usual,
         "deprecated": deprecated,
         "schema": {key: value for key, value in checks.items() if value is not None},

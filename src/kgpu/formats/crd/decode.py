@@ -38,7 +38,7 @@ WORDS: Final = {bool: "true or false", int: "a whole number", str: "a text"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded(Generic[S]):
     """``spec`` has the defaults when there is a ``problem``: what can't be used, with the path.
-    ``unbuilt`` are the paths of fields that ask for what kgpu can't do yet, ``of_unbuilt`` the warnings about them.
+    ``unbuilt`` are the paths of fields that ask for what kgpu can't do, ``of_unbuilt`` the warnings about them.
     """
 
     spec: S
@@ -69,10 +69,13 @@ class _Wrong:
 
 @dataclass(frozen=True, slots=True)
 class _Unbuilt:
-    """A part of the spec that is not implemented: what there is instead, and whether it is usually switched on."""
+    """A part of the spec that is not implemented: what there is instead, whether it is usually switched on, and whether
+    kgpu is never going to do it.
+    """
 
     instead: str
     on: bool = False
+    for_good: bool = False
 
     def inside(self, kind: Type, value: Any) -> _Unbuilt | None:
         """The same for a section within; None for one that is switched off, which asks for nothing."""
@@ -102,8 +105,8 @@ class _Notes:
         if self.warned <= MOST:
             self.warnings.append(text)
 
-    def not_built(self, path: str, instead: str) -> None:
-        warning = f"{path} changes nothing yet: {instead}"
+    def not_built(self, path: str, part: _Unbuilt) -> None:
+        warning = f"{path} changes nothing{'' if part.for_good else ' yet'}: {part.instead}"
         self.warn(warning)
         if len(self.unbuilt) < MOST:
             self.unbuilt[path] = warning
@@ -171,7 +174,7 @@ def _mapping(
             _unknown(path, key, known, notes)
         elif item is not None:
             field_path = f"{path}.{key}"
-            within = _Unbuilt(row.unbuilt, on=bool(row.usual)) if row.unbuilt else unbuilt
+            within = _Unbuilt(row.unbuilt, on=bool(row.usual), for_good=row.for_good) if row.unbuilt else unbuilt
             if row.type.struct:
                 result[key] = _mapping(
                     field_path, item, row.type.struct, notes, within and within.inside(row.type, item)
@@ -179,7 +182,7 @@ def _mapping(
             else:
                 result[key] = _value(field_path, item, row.type, notes)
                 if within is not None and within.requested(row, result[key]):
-                    notes.not_built(field_path, within.instead)
+                    notes.not_built(field_path, within)
             if (row.ignored or row.deprecated) and _says_something(result[key], row.type):
                 word = "has no effect" if row.ignored else "is deprecated"
                 notes.warn(f"{field_path} {word}: {row.ignored or row.deprecated}")

@@ -23,6 +23,7 @@ class FieldSupport(enum.StrEnum):
 
     IN_FORCE = "in force"
     NOT_YET = "nothing yet"
+    NEVER = "nothing, on purpose"
     NOTHING = "nothing"
     DEPRECATED = "in force, deprecated"
 
@@ -59,7 +60,7 @@ def parts(struct: type[msgspec.Struct]) -> tuple[SpecPart, ...]:
 
 def _part(path: str, row: SchemaField) -> SpecPart:
     for does, says in (
-        (FieldSupport.NOT_YET, row.unbuilt),
+        (FieldSupport.NEVER if row.for_good else FieldSupport.NOT_YET, row.unbuilt),
         (FieldSupport.NOTHING, row.ignored),
         (FieldSupport.DEPRECATED, row.deprecated),
     ):

@@ -43,6 +43,7 @@ class SchemaField:
     default: Any
     ignored: str
     unbuilt: str
+    for_good: bool
     usual: tuple[Any, ...]
     deprecated: str
     rules: tuple[tuple[str, str], ...]
@@ -51,7 +52,7 @@ class SchemaField:
     def doc(self) -> str:
         """What it means, and what to know of a field that should not be used."""
         ignored = f" Without effect: {self.ignored}." if self.ignored else ""
-        ignored += f" Not built yet: {self.unbuilt}." if self.unbuilt else ""
+        ignored += f" {'Not provided' if self.for_good else 'Not built yet'}: {self.unbuilt}." if self.unbuilt else ""
         return self.type.doc + ignored + (f" Deprecated: {self.deprecated}." if self.deprecated else "")
 
 
@@ -79,6 +80,7 @@ def _row(item: inspect.Field) -> SchemaField:
         default=default,
         ignored=extra.get("ignored", ""),
         unbuilt=extra.get("unbuilt", ""),
+        for_good=extra.get("for_good", False),
         usual=extra.get("usual", ()),
         deprecated=extra.get("deprecated", ""),
         rules=extra.get("rules", ()),
