@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kgpu.cli._upgrade_plan import span
+from kgpu.cli._upgrade_steps import span
 from kgpu.cli.main import main
 from kgpu.formats.crd.nodeoperation import ROLLOUT_STOPPED, WAITING_FOR_PODS
 from kgpu.kube.kinds import NODE_OPERATIONS

@@ -163,7 +163,7 @@ def _preview_heading(preview: Preview) -> str:
 
 def _preview_lines(preview: Preview) -> list[str]:
     """What emptying a node would do."""
-    from kgpu.cli._upgrade_plan import is_upgrade, upgrade_lines
+    from kgpu.cli._upgrade_steps import is_upgrade, upgrade_lines
     from kgpu.operations.drain import Fate
 
     words = {Fate.EVICT: "would go", Fate.LEAVE: "stays", Fate.REFUSE: "MAY NOT GO"}
@@ -179,7 +179,7 @@ def _preview_lines(preview: Preview) -> list[str]:
 
 def _preview_data(preview: Preview) -> dict[str, Any]:
     """For JSON."""
-    from kgpu.cli._upgrade_plan import is_upgrade, upgrade_data
+    from kgpu.cli._upgrade_steps import is_upgrade, upgrade_data
 
     return {
         "node": preview.node.name,
