@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kgpu.cli._upgrade_plan import span
+from kgpu.cli._upgrade_steps import span
 from kgpu.cli.main import main
 from kgpu.formats.crd.nodeoperation import ROLLOUT_STOPPED, WAITING_FOR_PODS
 from kgpu.kube.kinds import NODE_OPERATIONS
@@ -28,7 +28,8 @@ ROLLOUT = {"name": "clusterpolicy-p", "maxParallel": 1, "maxUnavailable": "25%"}
 
 
 def upgrade(cluster: Moving, name: str, node: str, status: Object | None = None, **spec: Any) -> None:
-    cluster.operation(name, node, type="DriverUpgrade", driver=wanted(), **{"drain": {"onlyGpuPods": True}, **spec})
+    usual = {"driver": wanted(), "drain": {"onlyGpuPods": True}}
+    cluster.operation(name, node, type="DriverUpgrade", **{**usual, **spec})
     if status:
         known = cluster.object(NODE_OPERATIONS, name)
         cluster.put(NODE_OPERATIONS, {**known, "status": status})
@@ -182,6 +183,24 @@ def test_a_pod_of_the_driver_that_is_ending_is_not_the_one_that_goes(cluster: Mo
     cluster.put(PODS, pod)
     assert main(["kgpu", "node", "upgrade-driver", "n1", "--dry-run"]) == 0
     assert "the driver's pod is deleted" in capsys.readouterr().out
+
+
+EVIL = "\x1b[2J\u202e\nn1: all is well\r"
+
+
+def test_what_whoever_asks_writes_does_not_drive_the_terminal(cluster: Moving, capsys: Said) -> None:
+    cluster.pod("job", "n1", metadata={"labels": {"job": "x"}})
+    driver = wanted() | {"version": EVIL, "fromVersion": EVIL, "daemonSet": EVIL}
+    rollout = {**ROLLOUT, "name": EVIL}
+    drain = {"waitFor": {"podSelector": f"job=x,{EVIL}"}}
+    status = {"phase": "Pending", "phaseSince": SINCE, "message": EVIL}
+    upgrade(cluster, "d1", "n1", status, driver=driver, rollout=rollout, drain=drain, reason=EVIL, requestedBy=EVIL)
+    for words in (["list"], ["show", "d1"], ["plan", "d1"]):
+        assert main(["kgpu", "operations", *words]) in (0, 3)
+        out = capsys.readouterr().out
+        assert "all is well" in out, words
+        assert out.replace("\n", "").isprintable(), words
+        assert not any(line.startswith("n1: all is well") for line in out.splitlines()), words
 
 
 @pytest.mark.parametrize(

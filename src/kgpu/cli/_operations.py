@@ -1,4 +1,7 @@
-"""How operations on nodes are shown and followed, for ``kgpu node`` and ``kgpu operations``."""
+"""How operations on nodes are shown and followed, for ``kgpu node`` and ``kgpu operations``.
+
+Whoever may ask for an operation writes some of its texts: what is none to be seen does not reach the terminal.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from kgpu.base.printable import one_line, printable
 from kgpu.cli._common import print_json
 
 if TYPE_CHECKING:
@@ -45,7 +49,7 @@ def table(rows: Sequence[Operation | UnreadableOperation], now: float) -> list[s
     """One line each, with a heading."""
     from kgpu.operations.model import Operation, moment_of
 
-    lines = [("NAME", "NODE", "TYPE", "PHASE", "SINCE", "WHAT")]
+    lines: list[tuple[str, ...]] = [("NAME", "NODE", "TYPE", "PHASE", "SINCE", "WHAT")]
     for row in rows:
         if isinstance(row, Operation):
             since = moment_of(row.status.phase_since)
@@ -54,6 +58,7 @@ def table(rows: Sequence[Operation | UnreadableOperation], now: float) -> list[s
             lines.append((row.name, row.node, row.spec.type, f"{row.phase}{result}", age, _what(row)))
         else:
             lines.append((row.name, row.node, "?", "?", "", f"this version can't read it: {row.problem}"))
+    lines = [tuple(map(one_line, line)) for line in lines]
     widths = [max(len(line[column]) for line in lines) for column in range(5)]
     cells = [[cell.ljust(width) for cell, width in zip(line, widths, strict=False)] for line in lines]
     return ["  ".join((*row, line[5])).rstrip() for row, line in zip(cells, lines, strict=True)]
@@ -81,7 +86,7 @@ def details(operation: Operation | UnreadableOperation) -> list[str]:
     from kgpu.operations.model import Operation
 
     if not isinstance(operation, Operation):
-        return [f"{operation.name}: this version of kgpu can't read it: {operation.problem}"]
+        return [printable(f"{operation.name}: this version of kgpu can't read it: {operation.problem}")]
     spec, status = operation.spec, operation.status
     rows = [
         ("operation", operation.name),
@@ -111,7 +116,7 @@ def details(operation: Operation | UnreadableOperation) -> list[str]:
         why = f", {condition.message}" if condition.message and condition.status == "False" else ""
         word = "" if condition.status == "True" else f": {condition.status}{why}"
         lines.append(f"{condition.last_transition_time}  {condition.type}{word}")
-    return lines
+    return [printable(line) for line in lines]
 
 
 def _driver(operation: Operation) -> str:
@@ -163,7 +168,7 @@ def _preview_heading(preview: Preview) -> str:
 
 def _preview_lines(preview: Preview) -> list[str]:
     """What emptying a node would do."""
-    from kgpu.cli._upgrade_plan import is_upgrade, upgrade_lines
+    from kgpu.cli._upgrade_steps import is_upgrade, upgrade_lines
     from kgpu.operations.drain import Fate
 
     words = {Fate.EVICT: "would go", Fate.LEAVE: "stays", Fate.REFUSE: "MAY NOT GO"}
@@ -174,12 +179,12 @@ def _preview_lines(preview: Preview) -> list[str]:
     lines = upgrade_lines(preview, pods) if is_upgrade(preview) else [_preview_heading(preview), *pods]
     if preview.refused and not preview.of_gpus:
         lines.append(f"{preview.node.name}: it would fail before any pod is asked to go")
-    return lines
+    return [printable(line) for line in lines]
 
 
 def _preview_data(preview: Preview) -> dict[str, Any]:
     """For JSON."""
-    from kgpu.cli._upgrade_plan import is_upgrade, upgrade_data
+    from kgpu.cli._upgrade_steps import is_upgrade, upgrade_data
 
     return {
         "node": preview.node.name,
@@ -224,7 +229,7 @@ async def follow(
             if (phase, message) != last[name] and phase:
                 news = "" if message == last[name][1] else f": {message}"
                 last[name] = (phase, message)
-                say(f"{known.node}: {click.style(phase, fg=_COLORS.get(phase))}{news}")
+                say(f"{known.node}: {click.style(phase, fg=_COLORS.get(phase))}{one_line(news)}")
             if not isinstance(known, Operation) or known.ended or until(known):
                 open_names.remove(name)
         unseen = [name for name in open_names if not last[name][0]]

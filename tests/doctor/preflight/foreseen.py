@@ -19,6 +19,7 @@ UBUNTU: Final = {NFD_OS_ID: "ubuntu", NFD_OS_VERSION: "24.04"}
 OWN_KERNEL: Final = "6.8.0-7-mycompany"
 DRIVER, MANAGER = "nvidia-driver-ctr", "k8s-driver-manager"
 NOT_FOUND: Final = "not found"
+PULL: Final = "Back-off pulling image"
 
 
 def write(path: Path, content: str | bytes) -> None:
@@ -55,7 +56,8 @@ class Foreseen:
     """A node that gets a driver. ``break_it`` is done to its machine, ``driver`` is its NVIDIADriver's spec.
 
     ``rule`` is the id that is predicted and found afterwards, "" for none; then the driver is loaded. Otherwise
-    ``container`` of its driver's pod does not get on, and ``words`` are said of it, by its log or by the kubelet.
+    ``container`` of its driver's pod does not get on, ``words`` are said of it, by its log or by the kubelet, and the
+    kubelet tells ``event``.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Foreseen:
     labels: Mapping[str, str] = field(default_factory=dict)
     container: str = DRIVER
     words: str = ""
+    event: str = "Back-off restarting failed container"
 
     @property
     def node(self) -> str:
@@ -109,14 +112,17 @@ FORESEEN: Final = (
     ),
     Foreseen(
         name="mistyped", rule="IMG-07", check="driver image", driver={"version": "999.1"}, words=NOT_FOUND,
+        event=PULL,
     ),
     Foreseen(
         name="debian", rule="DRV-08", check="driver image", labels={NFD_OS_ID: "debian", NFD_OS_VERSION: "12"},
         words=NOT_FOUND,
+        event=PULL,
     ),
     Foreseen(
         name="custom", rule="DRV-07", check="driver image", driver={"version": "580", "usePrecompiled": True},
         labels={NFD_KERNEL_FULL: OWN_KERNEL}, words=NOT_FOUND,
+        event=PULL,
     ),
 )  # fmt: skip
 

@@ -209,6 +209,13 @@ def said(ground: Ground, row: Foreseen) -> str:
     return json.dumps(status(found, row.container)) + logs.stdout
 
 
+def events(ground: Ground, row: Foreseen) -> str:
+    """What the kubelet has told of its driver's pod."""
+    name = pod(ground, row)["metadata"]["name"]
+    rows = ground.wait(ground.api.list(ground.resource("Event"), namespace=SPACE)).items
+    return "\n".join(str(one.get("message")) for one in rows if one["involvedObject"]["name"] == name)
+
+
 def test_every_check_is_in_the_table() -> None:
     made = {row.check for row in BROKEN}
     assert made.isdisjoint(ELSEWHERE)
@@ -228,6 +235,7 @@ def test_it_happens(told: Told, row: Foreseen) -> None:
     assert has_come(told.ground, row)
     if row.rule:
         assert row.words in said(told.ground, row)
+        until(lambda: row.event in events(told.ground, row), f"the kubelet's word on {row.name}")
         assert not status(pod(told.ground, row), "nvidia-driver-ctr").get("ready")
 
 

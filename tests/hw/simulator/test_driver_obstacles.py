@@ -9,14 +9,14 @@ import pytest
 
 from kgpu.hw.simulator import build, container_driver, container_settings, driver_image, kernel_log
 from kgpu.hw.simulator.driver_image import Installation, PhaseFailedError
-from kgpu.hw.simulator.driver_obstacles import HEADERS, LOAD, SIGN, WantedDriver, obstacle
+from kgpu.hw.simulator.driver_obstacles import HEADERS, LOAD, SIGN, ImageDriver, obstacle
 
 Roots = Callable[..., Path]
 KERNEL = "6.8.0-45-generic"
 VERSION = "570.133.20"
 PACKAGES = "var/lib/apt/lists/archive_Packages"
 SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
-PRECOMPILED = WantedDriver(version=VERSION, precompiled=True)
+PRECOMPILED = ImageDriver(version=VERSION, precompiled=True)
 
 
 def write(path: Path, content: bytes) -> None:
@@ -39,8 +39,8 @@ def gpu(machine: Path, device: str) -> None:
         write(machine / "sys/bus/pci/devices/0000:01:00.0" / name, content.encode())
 
 
-def met(machine: Path, phase: str, wanted: WantedDriver | None = None) -> str:
-    found = obstacle(machine, wanted or WantedDriver(version=VERSION), phase)
+def met(machine: Path, phase: str, wanted: ImageDriver | None = None) -> str:
+    found = obstacle(machine, wanted or ImageDriver(version=VERSION), phase)
     return "" if found is None else "\n".join((found.words, *found.kernel))
 
 
@@ -86,7 +86,7 @@ def test_secure_boot_takes_what_is_signed(machine: Path) -> None:
 )
 def test_gpus_that_a_module_does_not_drive(machine: Path, device: str, version: str, modules: str, said: str) -> None:
     gpu(machine, device)
-    found = met(machine, LOAD, WantedDriver(version=version, module_type=modules))
+    found = met(machine, LOAD, ImageDriver(version=version, module_type=modules))
     assert said in found if said else not found
     assert not found or "could not insert 'nvidia': No such device" in found
 

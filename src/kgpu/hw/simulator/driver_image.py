@@ -28,7 +28,7 @@ from kgpu.hw.simulator import (
     side_modules,
 )
 from kgpu.hw.simulator.container_settings import ContainerDriver
-from kgpu.hw.simulator.driver_obstacles import WantedDriver
+from kgpu.hw.simulator.driver_obstacles import ImageDriver
 
 FILES: Final = "/usr/share/kgpu/driver"
 """Where the image has the driver as it is built."""
@@ -126,7 +126,7 @@ class Installation:
 
     def _meet(self, phase: str) -> None:
         """End where the machine is in the way of a phase. Raises PhaseFailedError."""
-        wanted = WantedDriver(version=self.version, precompiled=self.precompiled, module_type=self.module_type)
+        wanted = ImageDriver(version=self.version, precompiled=self.precompiled, module_type=self.module_type)
         found = driver_obstacles.obstacle(self.machine, wanted, phase)
         if found is not None:
             kernel_log.say(self.machine, *found.kernel)

@@ -29,7 +29,7 @@ _NO_GSP: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedDriver:
+class ImageDriver:
     """The driver in an image. ``precompiled``: its modules are built already, and the system's maker has signed them.
 
     ``module_type``: auto, open or proprietary.
@@ -49,7 +49,7 @@ class DriverObstacle:
     kernel: tuple[str, ...] = ()
 
 
-def obstacle(machine: Path, wanted: WantedDriver, phase: str) -> DriverObstacle | None:
+def obstacle(machine: Path, wanted: ImageDriver, phase: str) -> DriverObstacle | None:
     """What is in the way in a phase, None for nothing. What can't be read is in nobody's way."""
     look = {HEADERS: _headers, SIGN: _signature, LOAD: _gpus}.get(phase)
     try:
@@ -58,7 +58,7 @@ def obstacle(machine: Path, wanted: WantedDriver, phase: str) -> DriverObstacle 
         return None
 
 
-def _headers(machine: Path, wanted: WantedDriver) -> DriverObstacle | None:
+def _headers(machine: Path, wanted: ImageDriver) -> DriverObstacle | None:
     kernel = _line(machine / "proc/sys/kernel/osrelease")
     lists = sorted((machine / "var/lib/apt/lists").glob("*_Packages"))
     if wanted.precompiled or not kernel or not lists or (machine / "lib/modules" / kernel / "build").exists():
@@ -70,7 +70,7 @@ def _headers(machine: Path, wanted: WantedDriver) -> DriverObstacle | None:
     return DriverObstacle(phase=HEADERS, words=words)
 
 
-def _signature(machine: Path, wanted: WantedDriver) -> DriverObstacle | None:
+def _signature(machine: Path, wanted: ImageDriver) -> DriverObstacle | None:
     if wanted.precompiled or not any(_is_on(path) for path in machine.glob(_SECURE_BOOT)):
         return None
     return DriverObstacle(
@@ -83,7 +83,7 @@ def _is_on(variable: Path) -> bool:
     return variable.read_bytes()[_ATTRIBUTES:] == b"\1"
 
 
-def _gpus(machine: Path, wanted: WantedDriver) -> DriverObstacle | None:
+def _gpus(machine: Path, wanted: ImageDriver) -> DriverObstacle | None:
     branch = parse(wanted.version)[:1]
     for address, device in _cards(machine):
         row = generation_of(device)
@@ -95,7 +95,7 @@ def _gpus(machine: Path, wanted: WantedDriver) -> DriverObstacle | None:
     return None
 
 
-def _unfit(row: GpuGeneration, branch: int, wanted: WantedDriver) -> tuple[str, ...]:
+def _unfit(row: GpuGeneration, branch: int, wanted: ImageDriver) -> tuple[str, ...]:
     """What the module says of a GPU that it does not drive, () for one that it does."""
     if branch < row.first or (row.last and branch > row.last):
         return (
