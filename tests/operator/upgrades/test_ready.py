@@ -181,7 +181,9 @@ def test_the_section_counts_what_is_under_way_and_what_has_failed(
         ("Failed", False, f"the upgrade to driver {NEW} has failed", f"no driver → {NEW}: upgrade-failed"),
     ],
 )
-def test_a_pod_that_was_exchanged_runs_its_driver_once_it_is_ready(phase: str, ready: bool, said: str, row: str) -> None:
+def test_a_pod_that_was_exchanged_runs_its_driver_once_it_is_ready(
+    phase: str, ready: bool, said: str, row: str
+) -> None:
     found = with_status(AUTO, phase=phase, result="PermanentFailure" if phase == "Failed" else "")
     wanted = {one.node: one.spec["driver"] for one in found.upgrades}
     pods = tuple(
