@@ -77,9 +77,10 @@ class WantedDriver:
 class NodeUpgrade:
     """A node with a driver DaemonSet: what is wanted, what its pod was made for, and how far its upgrade is.
 
-    ``running`` is the release, or else the image, of what runs, "" where nothing does: the wanted driver is said to run
-    only once its pod is Ready. ``state`` is None while there is no pod to judge by. ``operation`` is the newest one
-    about the wanted driver, or whichever holds the node. ``stranger`` is the pod of another controller that keeps the wanted driver's from the node: no upgrade ends that.
+    ``running`` is the release, or else the image, of what runs, "" where nothing does: the wanted driver only does once
+    its pod is Ready. ``state`` is None while there is no pod to judge by. ``operation`` is the newest one about the
+    wanted driver, or whichever holds the node. ``stranger`` is the pod of another controller that keeps the wanted
+    driver's from the node: no upgrade ends that.
     """
 
     node: str
