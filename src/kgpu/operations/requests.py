@@ -6,22 +6,30 @@ It runs in clients of the API server, with the rights of the person who runs the
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from kgpu.base.errors import ConfigError, KubeError
-from kgpu.base.plain import mapping, number, text
+from kgpu.base.plain import mapping, number, strings, text
 from kgpu.fit.model import BudgetView
 from kgpu.fit.read import label_selector
 from kgpu.formats import names
-from kgpu.formats.crd.nodeoperation import ROLLOUT_STOPPED, NodeOperationSpec, OnTimeout, OperationDrain, OperationType
+from kgpu.formats.crd.nodeoperation import (
+    ROLLOUT_STOPPED,
+    NodeOperationSpec,
+    OnTimeout,
+    OperationDrain,
+    OperationDriver,
+    OperationType,
+)
 from kgpu.formats.xid.action import Action
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
 from kgpu.kube.port import LEASES, NODES, PODS, KubeApi, KubeRefusedError, Object, Resource, Selector
 from kgpu.operations.drain import Evicted, Fate, PodFate, fate
+from kgpu.operations.driver_pods import driver_on, read_driver_pod
 from kgpu.operations.model import (
     NodePod,
     Operation,
@@ -246,15 +254,15 @@ async def need_reset(api: KubeApi, name: str) -> tuple[str, ...]:
 async def preview_of(api: KubeApi, name: str, spec: NodeOperationSpec) -> Preview:
     """What an operation would do to a node's pods now. Raises as ``preview``."""
     of_gpus = bool(spec.gpus) or spec.drain.only_gpu_pods
-    exchanges = OperationType(spec.type) is OperationType.DRIVER_UPGRADE
-    return await preview(api, name, spec.drain, of_gpus=of_gpus, exchanges_driver=exchanges)
+    return await preview(api, name, spec.drain, of_gpus=of_gpus, driver=spec.driver)
 
 
 async def preview(
-    api: KubeApi, name: str, drain: OperationDrain, *, of_gpus: bool = False, exchanges_driver: bool = False
+    api: KubeApi, name: str, drain: OperationDrain, *, of_gpus: bool = False, driver: OperationDriver | None = None
 ) -> Preview:
     """What emptying a node would do now; with ``of_gpus``, which pods may hold some of its GPUs: which ones do is known
-    to its agent alone. Raises KubeError, and ConfigError if the node does not exist.
+    to its agent alone. ``driver`` is the one that is exchanged then. Raises KubeError, and ConfigError if the node does
+    not exist.
     """
     node = await api.get(NODES, name)
     if node is None:
@@ -262,14 +270,30 @@ async def preview(
     listing = await api.list(PODS, selector=Selector(fields=(("spec.nodeName", name),)))
     pods = [read_pod(obj) for obj in listing.items if not of_gpus or asks_for_gpus(obj)]
     known = Evicted(
-        daemon_sets=await _daemon_sets(api, pods), own_pod=await _leader(api, pods), exchanges_driver=exchanges_driver
-    )
+        daemon_sets=await _daemon_sets(api, pods), own_pod=await _leader(api, pods),
+        exchanges_driver=driver is not None, driver_pod=_driver_pod(listing.items, name, driver),
+    )  # fmt: skip
     fates = tuple(fate(pod, drain, known) for pod in sorted(pods, key=lambda pod: pod.where))
     going = [row.pod for row in fates if row.fate is Fate.EVICT]
     forced_after = drain.timeout_seconds if OnTimeout(drain.on_timeout) is OnTimeout.FORCE else None
     return Preview(
         node=read_node(node), pods=fates, blocked=await _blocked(api, going), of_gpus=of_gpus, forced_after=forced_after
     )  # fmt: skip
+
+
+def _driver_pod(pods: Iterable[Object], node: str, driver: OperationDriver | None) -> str:
+    """The uid of the pod that an upgrade exchanges, "" if there is none."""
+    if driver is None:
+        return ""
+    label = (names.COMPONENT_LABEL, names.DRIVER_COMPONENT)
+    metadata = ((obj, mapping(obj.get("metadata"))) for obj in pods)
+    of_drivers = (
+        read_driver_pod(obj)
+        for obj, meta in metadata
+        if meta.get("namespace") == driver.namespace and label in strings(meta.get("labels")).items()
+    )
+    pod = driver_on(of_drivers, node, driver.daemon_set)
+    return pod.uid if pod is not None else ""
 
 
 async def _leader(api: KubeApi, pods: Sequence[NodePod]) -> tuple[str, str]:
