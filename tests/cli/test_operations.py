@@ -99,8 +99,8 @@ def a_driver(image: str, digest: str) -> Object:
     }
 
 
-def with_driver(cluster: Cluster, *, running: str, node: str = "n1") -> None:
-    """A DaemonSet that installs driver 570 on nodes with GPUs, and the node's pod of it."""
+def with_driver(cluster: Cluster, *, running: str, node: str = "n1", owned: bool = True) -> None:
+    """A DaemonSet that installs driver 570 on nodes with GPUs, and the node's pod of it, or one that nobody owns."""
     component = {names.COMPONENT_LABEL: names.DRIVER_COMPONENT}
     template = a_driver("nvcr.io/nvidia/driver:570.133.20-ubuntu22.04", "2")
     place = {"name": "driver", "namespace": "gpu-operator", "labels": component}
@@ -109,13 +109,9 @@ def with_driver(cluster: Cluster, *, running: str, node: str = "n1") -> None:
     known["metadata"]["labels"]["gpus"] = "true"
     cluster.put(NODES, known)
     pod = a_driver("nvcr.io/nvidia/driver:550.54.15-ubuntu22.04", running)
-    owner = {"kind": "DaemonSet", "name": "driver", "controller": True, "uid": "d"}
-    pod["metadata"] |= {
-        "name": "driver-x",
-        "namespace": "gpu-operator",
-        "labels": component,
-        "ownerReferences": [owner],
-    }
+    owners = [{"kind": "DaemonSet", "name": "driver", "controller": True, "uid": "d"}] if owned else []
+    own = {"name": "driver-x", "namespace": "gpu-operator", "labels": component, "ownerReferences": owners}
+    pod["metadata"] |= own
     pod["spec"]["nodeName"] = node
     cluster.put(PODS, pod)
 
@@ -140,6 +136,23 @@ def test_a_driver_that_runs_already_or_that_nobody_installs_is_not_upgraded(clus
     assert "the DaemonSets that install one there are none" in capsys.readouterr().err
     assert main(["kgpu", "node", "upgrade-driver", "n9"]) == 2
     assert "no node n9" in capsys.readouterr().err
+
+
+def test_a_driver_pod_that_nobody_owns_is_exchanged_even_if_it_is_of_that_driver(cluster: Moving) -> None:
+    with_driver(cluster, running="2", owned=False)
+    assert main(["kgpu", "node", "upgrade-driver", "n1", "--detach"]) == 0
+    assert made(cluster)["spec"]["driver"]["digest"] == "2"
+
+
+def test_a_pod_of_another_namespace_that_poses_as_a_driver_is_none(cluster: Moving) -> None:
+    with_driver(cluster, running="1")
+    posing = a_driver("evil:570.1-ubuntu22.04", "2")
+    labels = {names.COMPONENT_LABEL: names.DRIVER_COMPONENT}
+    posing["metadata"] |= {"name": "a", "namespace": "default", "labels": labels}
+    posing["spec"]["nodeName"] = "n1"
+    cluster.put(PODS, posing)
+    assert main(["kgpu", "node", "upgrade-driver", "n1", "--detach"]) == 0
+    assert made(cluster)["spec"]["driver"]["fromVersion"] == "550.54.15"
 
 
 def test_detach_returns_at_once(cluster: Moving) -> None:

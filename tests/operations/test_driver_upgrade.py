@@ -6,13 +6,16 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from kgpu.formats import names, validation_report
-from kgpu.formats.crd.nodeoperation import WAITING_FOR_PODS
+from kgpu.formats.crd.nodeoperation import WAITING_FOR_PODS, NodeOperationSpec
 from kgpu.formats.node_order import OrderStep, read_order
 from kgpu.kube.port import NODES
+from kgpu.operations.drain import Fate
 from kgpu.operations.driver_upgrade import STEADY_SECONDS
+from kgpu.operations.requests import preview_of
 from tests.operations.sim_drivers import wanted
 from tests.operations.world import Cluster, Engine
 
@@ -417,3 +420,17 @@ async def test_a_pod_that_a_finalizer_keeps_leaves_the_driver_as_it_is() -> None
     assert cluster.evictions.count("default/kept") == 1
     assert (cluster.driver_deletions, cluster.drivers.digest("n1")) == ([], "1")
     assert (cluster.unschedulable("n1"), cluster.owners("n1"), cluster.order("n1")) == (False, "", "")
+
+
+async def test_the_preview_leaves_the_drivers_own_pod_to_the_upgrade() -> None:
+    """A drain of the whole node would otherwise seem to be refused by a driver's pod that nobody owns."""
+    cluster = cluster_with_driver()
+    pod = cluster.drivers.pod("n1")
+    assert pod is not None
+    cluster.put(cluster_pods(), {**pod, "metadata": {**pod["metadata"], "ownerReferences": []}})
+    whole = {"nodeName": "n1", "type": "DriverUpgrade", "driver": wanted()}
+    seen = await preview_of(cluster, "n1", msgspec.convert(whole, NodeOperationSpec))
+    assert ({row.pod.name for row in seen.pods if row.fate is Fate.EVICT}, seen.refused) == ({"train", "web"}, ())
+    maintenance = {"nodeName": "n1", "type": "Maintenance"}
+    refused = (await preview_of(cluster, "n1", msgspec.convert(maintenance, NodeOperationSpec))).refused
+    assert [row.pod.name for row in refused] == ["driver-1"]

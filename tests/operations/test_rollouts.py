@@ -38,7 +38,14 @@ def operation(number: int, phase: str = "Pending", *, digest: str = "2", **given
 def ended(number: int, result: str, **given: Any) -> Operation:
     phase = "Failed" if "Failure" in result else "Complete"
     return operation(
-        number, phase, status={"result": result, "completed_at": f"2023-11-14T22:14:{number:02d}Z"}, **given
+        number,
+        phase,
+        **given,
+        status={
+            "result": result,
+            "started_at": "2023-11-14T22:13:50Z",
+            "completed_at": f"2023-11-14T22:14:{number:02d}Z",
+        },
     )
 
 

@@ -7,22 +7,30 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from kgpu.base.errors import ConfigError, KubeError
-from kgpu.base.plain import mapping, number, text
+from kgpu.base.plain import mapping, number, strings, text
 from kgpu.fit.model import BudgetView
 from kgpu.fit.read import label_selector
 from kgpu.formats import names
-from kgpu.formats.crd.nodeoperation import ROLLOUT_STOPPED, NodeOperationSpec, OnTimeout, OperationDrain, OperationType
+from kgpu.formats.crd.nodeoperation import (
+    ROLLOUT_STOPPED,
+    NodeOperationSpec,
+    OnTimeout,
+    OperationDrain,
+    OperationDriver,
+    OperationType,
+)
 from kgpu.formats.xid.action import Action
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
 from kgpu.kube.port import LEASES, NODES, PODS, KubeApi, KubeRefusedError, Object, Resource, Selector
 from kgpu.operations.drain import Evicted, Fate, PodFate, fate
+from kgpu.operations.driver_pods import DriverPod, driver_on, read_driver_pod
 from kgpu.operations.foresight import PlannedStep, UpgradeScene, upgrade_steps
 from kgpu.operations.model import (
     NodePod,
@@ -253,31 +261,26 @@ async def preview_of(
     api: KubeApi, name: str, spec: NodeOperationSpec, operation: Operation | None = None
 ) -> Preview:  # fmt: skip
     """What an operation would do to a node now; ``operation`` is the one that exists already. Raises as ``preview``."""
-    exchanges = OperationType(spec.type) is OperationType.DRIVER_UPGRADE
-    seen = await preview(api, name, spec.drain, of_gpus=bool(spec.gpus), exchanges_driver=exchanges)
+    seen = await preview(api, name, spec.drain, of_gpus=bool(spec.gpus), driver=spec.driver)
     steps: tuple[PlannedStep, ...] = ()
-    if exchanges:
+    if spec.driver is not None:
         listing = await api.list(PODS, selector=Selector(fields=(("spec.nodeName", name),)))
+        exchanged = _driver_pod(listing.items, name, spec.driver)
         scene = UpgradeScene(
-            node=seen.node, pods=[read_pod(obj) for obj in listing.items], driver_pod=_driver_pod(listing.items, spec),
+            node=seen.node, pods=[read_pod(obj) for obj in listing.items],
+            driver_pod=f"{exchanged.namespace}/{exchanged.name}" if exchanged is not None else "",
             operation=operation, others=[row for row in await known_operations(api) if isinstance(row, Operation)],
         )  # fmt: skip
         steps = upgrade_steps(spec, scene)
     return dataclasses.replace(seen, spec=spec, steps=steps, operation=operation)
 
 
-def _driver_pod(pods: Sequence[Object], spec: NodeOperationSpec) -> str:
-    """The pod of the DaemonSet that installs the driver, as namespace/name; "" for none."""
-    wanted = (spec.driver.namespace, ("DaemonSet", spec.driver.daemon_set)) if spec.driver is not None else None
-    rows = [read_pod(obj) for obj in pods]
-    return next((row.where for row in rows if (row.namespace, row.owner) == wanted and row.deleted_at is None), "")
-
-
 async def preview(
-    api: KubeApi, name: str, drain: OperationDrain, *, of_gpus: bool = False, exchanges_driver: bool = False
+    api: KubeApi, name: str, drain: OperationDrain, *, of_gpus: bool = False, driver: OperationDriver | None = None
 ) -> Preview:
     """What emptying a node would do now; with ``of_gpus``, which pods may hold some of its GPUs: which ones do is known
-    to its agent alone. Raises KubeError, and ConfigError if the node does not exist.
+    to its agent alone. ``driver`` is the one that is exchanged then. Raises KubeError, and ConfigError if the node does
+    not exist.
     """
     node = await api.get(NODES, name)
     if node is None:
@@ -285,15 +288,31 @@ async def preview(
     listing = await api.list(PODS, selector=Selector(fields=(("spec.nodeName", name),)))
     only = of_gpus or drain.only_gpu_pods
     pods = [read_pod(obj) for obj in listing.items if not only or asks_for_gpus(obj)]
+    exchanged = _driver_pod(listing.items, name, driver)
     known = Evicted(
-        daemon_sets=await _daemon_sets(api, pods), own_pod=await _leader(api, pods), exchanges_driver=exchanges_driver
-    )
+        daemon_sets=await _daemon_sets(api, pods), own_pod=await _leader(api, pods),
+        exchanges_driver=driver is not None, driver_pod=exchanged.uid if exchanged is not None else "",
+    )  # fmt: skip
     fates = tuple(fate(pod, drain, known) for pod in sorted(pods, key=lambda pod: pod.where))
     going = [row.pod for row in fates if row.fate is Fate.EVICT]
     forced_after = drain.timeout_seconds if OnTimeout(drain.on_timeout) is OnTimeout.FORCE else None
     return Preview(
         node=read_node(node), pods=fates, blocked=await _blocked(api, going), of_gpus=of_gpus, forced_after=forced_after
     )  # fmt: skip
+
+
+def _driver_pod(pods: Iterable[Object], node: str, driver: OperationDriver | None) -> DriverPod | None:
+    """The pod that an upgrade exchanges, None if there is none."""
+    if driver is None:
+        return None
+    label = (names.COMPONENT_LABEL, names.DRIVER_COMPONENT)
+    metadata = ((obj, mapping(obj.get("metadata"))) for obj in pods)
+    of_drivers = (
+        read_driver_pod(obj)
+        for obj, meta in metadata
+        if meta.get("namespace") == driver.namespace and label in strings(meta.get("labels")).items()
+    )
+    return driver_on(of_drivers, node, driver.daemon_set)
 
 
 async def _leader(api: KubeApi, pods: Sequence[NodePod]) -> tuple[str, str]:

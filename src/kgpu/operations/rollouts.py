@@ -12,7 +12,7 @@ from typing import Final
 from kgpu.base.errors import ConfigError
 from kgpu.base.printable import one_line
 from kgpu.formats.crd.nodeoperation import ROLLOUT_STOPPED, OperationPhase, OperationRollout, Result
-from kgpu.operations.config import Share, read_share
+from kgpu.operations.config import MAX_NODES, Share, read_share
 from kgpu.operations.drain import NAMED
 from kgpu.operations.model import Operation, moment_of
 from kgpu.operations.world import AdmissionVerdict
@@ -23,9 +23,10 @@ _MAX_CAUSE: Final = 600
 
 
 def limit_of(rollout: OperationRollout, total: int) -> int:
-    """How many of ``total`` nodes may be down; one that can't be read allows none."""
+    """How many of ``total`` nodes may be down; one that can't be read allows none. A number has no upper bound."""
+    given = rollout.max_unavailable
     try:
-        share = read_share(rollout.max_unavailable, "maxUnavailable")
+        share = read_share(min(given, MAX_NODES) if isinstance(given, int) else given, "maxUnavailable")
     except ConfigError:
         share = Share()
     return share.of(max(1, total))
@@ -86,12 +87,14 @@ class Rollouts:
 
 
 def failed_in_a_row(ended: Iterable[Operation]) -> list[Operation]:
-    """Those that failed since one succeeded, the last first. What was cancelled or overtaken says nothing."""
+    """Those that failed since one succeeded, the last first. What was cancelled, overtaken, or refused before it began
+    says nothing: whoever may only ask for operations could stop a rollout with it.
+    """
     found: list[Operation] = []
     for operation in sorted(ended, key=lambda row: (_end(row), row.name), reverse=True):
         if operation.phase is OperationPhase.COMPLETE and Result(operation.status.result) is Result.SUCCEEDED:
             break
-        if operation.phase is OperationPhase.FAILED:
+        if operation.phase is OperationPhase.FAILED and operation.status.started_at:
             found.append(operation)
     return found
 

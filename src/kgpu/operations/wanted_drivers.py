@@ -8,10 +8,11 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.plain import mapping, strings, text
 from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import OperationDriver
-from kgpu.formats.driver_revision import DriverRevision, release_of, revision_of
+from kgpu.formats.driver_revision import release_of, revision_of
 from kgpu.kube.kinds import DAEMON_SETS
 from kgpu.kube.operator_namespace import operator_namespace
 from kgpu.kube.port import NODES, PODS, KubeApi, Object, Selector
+from kgpu.operations.driver_pods import DriverPod, driver_on, read_driver_pod
 
 _DRIVERS: Final = (names.COMPONENT_LABEL, names.DRIVER_COMPONENT)
 
@@ -38,19 +39,19 @@ async def wanted_driver(api: KubeApi, node: str) -> OperationDriver:
             "a driver of the host is upgraded on the host; `kgpu status` tells which drivers the policy installs",
         )
     (daemon_set,) = fitting
+    metadata = mapping(daemon_set.get("metadata"))
     wanted = revision_of(mapping(mapping(daemon_set.get("spec")).get("template")))
-    running = await _running(api, namespace, node)
-    if running is not None and running.is_same(wanted):
+    running = await _running(api, namespace, node, text(metadata.get("name")))
+    if running is not None and running.daemon_set and running.revision.is_same(wanted):
         name = release_of(wanted.image) or wanted.image
         raise ConfigError(
             f"the driver's pod on {node} is of driver {name} already", "a node whose pod is of another one",
             "if another one is loaded: kgpu node maintain, delete that pod, and resume once the driver is there",
         )  # fmt: skip
-    metadata = mapping(daemon_set.get("metadata"))
     return OperationDriver(
         namespace=text(metadata.get("namespace")), daemon_set=text(metadata.get("name")), digest=wanted.digest,
         image=wanted.image, version=release_of(wanted.image),
-        from_version=release_of(running.image) if running is not None else "",
+        from_version=release_of(running.revision.image) if running is not None else "",
     )  # fmt: skip
 
 
@@ -65,9 +66,9 @@ def _name(obj: Object) -> str:
     return f"{text(metadata.get('namespace'))}/{text(metadata.get('name'))}"
 
 
-async def _running(api: KubeApi, namespace: str, node: str) -> DriverRevision | None:
-    """What the node's driver pod has, None without one."""
+async def _running(api: KubeApi, namespace: str, node: str, daemon_set: str) -> DriverPod | None:
+    """The node's driver pod, None without one. Those of other namespaces are none: anybody can label a pod."""
     selector = Selector(labels=(_DRIVERS,), fields=(("spec.nodeName", node),))
     listing = await api.list(PODS, namespace=namespace, selector=selector)
-    staying = [pod for pod in listing.items if not mapping(pod.get("metadata")).get("deletionTimestamp")]
-    return revision_of(staying[0]) if staying else None
+    pod = driver_on(map(read_driver_pod, listing.items), node, daemon_set)
+    return pod if pod is not None and not pod.ending else None

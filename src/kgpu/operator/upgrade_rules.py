@@ -11,9 +11,10 @@ from typing import Final
 
 from kgpu.base.advice import Advice
 from kgpu.formats.crd.common import Drain, PodDeletion, UpgradePolicy, WaitForCompletion
+from kgpu.formats.crd.nodeoperation import MOST
 from kgpu.operator.model import NvidiaDriver, Object, Policy
 
-FOR_EVER: Final = 2**31 - 1
+FOR_EVER: Final = MOST
 """Seconds that stand for no limit: the largest number that a NodeOperation takes."""
 _SHARE: Final = re.compile(r"[0-9]{1,6}|0*(?:[0-9]{1,2}|100)%", re.ASCII)
 
@@ -56,7 +57,7 @@ def _rules(kind: str, name: str, policy: UpgradePolicy, path: str) -> UpgradeRul
         auto=policy.auto_upgrade,
         rollout={
             "name": f"{kind.lower()}-{name}",
-            "maxParallel": policy.max_parallel_upgrades,
+            "maxParallel": min(policy.max_parallel_upgrades, MOST),
             "maxUnavailable": share if problem else _budget(share),
         },
         drain=_drain(policy),

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from kgpu.formats.crd.common import INT32, Block, doc
+from kgpu.formats.crd.common import Block, doc
 from kgpu.formats.crd.status import CONDITIONS_LIST, StatusCondition
 
 WAITING_FOR_PODS: Final = "WaitingForPods"
@@ -30,6 +30,9 @@ UPGRADE_SECONDS: Final = 3600
 """A driver may have to be downloaded and compiled on each node."""
 STOP_AFTER: Final = 2
 MAX_SELECTOR: Final = 1024
+MOST: Final = 2**31 - 1
+"""The largest number in a spec. The API server does not hold a format such as int32 against a value."""
+INT32: Final = {"format": "int32", "maximum": MOST}
 _TIME: Final = {"format": "date-time"}
 _SHORT: Final = {"maxLength": 253}
 _LONG: Final = {"maxLength": MAX_TEXT}
