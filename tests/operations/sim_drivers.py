@@ -78,7 +78,7 @@ class SimDrivers:
 
     def look(self) -> None:
         """The controller makes pods that are missing; those that are there get on."""
-        there = {pod["spec"]["nodeName"]: pod for pod in reversed(self.pods())}
+        there = {pod["spec"].get("nodeName"): pod for pod in reversed(self.pods())}
         for node, driver in self.of.items():
             pod = there.get(node)
             if pod is None:

@@ -85,9 +85,14 @@ def read_driver_pod(obj: Mapping[str, Any]) -> DriverPod:
 
 
 def driver_on(pods: Iterable[DriverPod], node: str, daemon_set: str) -> DriverPod | None:
-    """The pod of a DaemonSet on a node: the newest that nobody has deleted, otherwise the newest; None without one."""
-    own = [pod for pod in pods if pod.node == node and pod.daemon_set == daemon_set]
-    return max(own, key=lambda pod: (not pod.ending, pod.created, pod.uid), default=None)
+    """The pod that holds a node's driver: the newest that nobody has deleted, otherwise the newest; None without one.
+
+    One of another DaemonSet, or of none any more, comes first: it has to go before that of ``daemon_set`` can be there.
+    """
+    there = [pod for pod in pods if pod.node == node]
+    return max(
+        there, key=lambda pod: (not pod.ending, pod.daemon_set != daemon_set, pod.created, pod.uid), default=None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from kgpu.base.plain import items, mapping, strings, text
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.formats.crd import decode
-from kgpu.formats.crd.nodeoperation import OperationPhase, OperationType
+from kgpu.formats.crd.nodeoperation import DRIVER_RELEASED, OperationPhase, OperationType
 from kgpu.formats.driver_revision import revision_of
 from kgpu.operator.model import (
     NodeDriverPod,
@@ -128,6 +128,7 @@ def pod(obj: Object) -> Object:
         "made": text(metadata.get("creationTimestamp")),
         "owner": text(owner.get("name")) if owner.get("kind") == "DaemonSet" else "",
         "node": text(spec.get("nodeName")) or _pinned_to(spec),
+        "placed": bool(spec.get("nodeName")),
         "reason": reason,
         "message": message,
         "ready": condition_of(status, "Ready").get("status") == "True",
@@ -156,6 +157,7 @@ def driver_pods(pods: Iterable[Object]) -> tuple[NodeDriverPod, ...]:
             image=facts["image"],
             made=pod["made"],
             ready=pod["ready"],
+            placed=pod["placed"],
             leaving=facts["leaving"],
         )
         for pod in pods
@@ -183,6 +185,7 @@ def operation(obj: Object) -> Object:
         approved=spec.get("approved") is not False,
         approved_by_policy=strings(metadata.get("annotations")).get(names.APPROVED_BY) == names.APPROVED_BY_POLICY,
         was_cordoned=mapping(status.get("before")).get("unschedulable") is True,
+        released=bool(condition_of(status, DRIVER_RELEASED)),
         node=text(spec.get("nodeName")),
         node_uid=text(spec.get("nodeUID")),
         daemon_set=text(driver.get("daemonSet")),

@@ -20,7 +20,7 @@ from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import WAITING_FOR_PODS, OperationPhase, Result
 from kgpu.formats.driver_revision import DriverRevision, release_of, revision_of
 from kgpu.operator.model import ClusterNode, NodeDriverPod, Object, UpgradeOperation
-from kgpu.operator.node_selectors import BySelector, is_driver, node_selector
+from kgpu.operator.node_selectors import DriverSets, is_driver, node_selector
 
 
 class UpgradeState(enum.StrEnum):
@@ -77,14 +77,16 @@ class WantedDriver:
 class NodeUpgrade:
     """A node with a driver DaemonSet: what is wanted, what its pod was made for, and how far its upgrade is.
 
-    ``running`` is the release, or else the image, of what runs, "" where nothing does. ``state`` is None while there is
-    no pod to judge by. ``operation`` is the newest one about the wanted driver, or whichever holds the node.
+    ``running`` is the release, or else the image, of what runs, "" where nothing does. ``former``: that is the pod of
+    another DaemonSet, or of none any more. ``state`` is None while there is no pod to judge by. ``operation`` is the
+    newest one about the wanted driver, or whichever holds the node.
     """
 
     node: str
     node_uid: str
     wanted: WantedDriver
     running: str = ""
+    former: bool = False
     needed: bool = False
     skipped: bool = False
     state: UpgradeState | None = None
@@ -116,7 +118,7 @@ def node_upgrades(
     wanted = {name: driver for name, each in daemon_sets.items() if (driver := wanted_driver(each)) is not None}
     if not wanted:
         return {}
-    fitting = BySelector({name: node_selector(daemon_sets[name]) for name in wanted})
+    fitting = DriverSets({name: daemon_sets[name] for name in wanted})
     pods_on: dict[str, list[NodeDriverPod]] = {}
     for pod in pods:
         pods_on.setdefault(pod.node, []).append(pod)
@@ -125,7 +127,7 @@ def node_upgrades(
         known.setdefault(operation.node, []).append(operation)
     upgrades = {}
     for node in nodes:
-        mine = fitting.of(node.labels)
+        mine = fitting.of(node)
         if len(mine) == 1:
             of_node = [one for one in known.get(node.name, ()) if one.node_uid in ("", node.uid)]
             upgrades[node.name] = _upgrade(node, wanted[mine[0]], pods_on.get(node.name, []), of_node)
@@ -154,8 +156,12 @@ def _upgrade(
     node: ClusterNode, wanted: WantedDriver, pods: list[NodeDriverPod], operations: list[UpgradeOperation]
 ) -> NodeUpgrade:
     there = [pod for pod in pods if not pod.leaving]
-    strangers = [pod for pod in there if pod.daemon_set != wanted.daemon_set]
-    own = max((pod for pod in there if pod not in strangers), key=lambda pod: (pod.made, pod.name), default=None)
+    strangers = [pod for pod in there if pod.daemon_set != wanted.daemon_set and pod.placed]
+    own = max(
+        (pod for pod in there if pod.daemon_set == wanted.daemon_set),
+        key=lambda pod: (pod.made, pod.name),
+        default=None,
+    )
     # While another one's driver pod is there, this DaemonSet's own can't be scheduled: they repel each other.
     running = strangers[0] if strangers else own
     needed = bool(strangers) or (own is not None and _differs(own, wanted))
@@ -168,6 +174,7 @@ def _upgrade(
         node_uid=node.uid,
         wanted=wanted,
         running=(release_of(running.image) or running.image) if running is not None else "",
+        former=bool(strangers),
         needed=needed,
         skipped=node.labels.get(names.DRIVER_UPGRADE_SKIP) == "true",
         state=_state(needed, own, holding, newest),
