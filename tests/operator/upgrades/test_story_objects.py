@@ -50,10 +50,26 @@ def to_policy(fleet: LiveFleet, version: str, upgrade: Any = AUTO) -> None:
     fleet.want(version, upgrade)
 
 
-def train_on_all(fleet: LiveFleet) -> list[str]:
+REFUSED = (429, "Cannot evict pod", (("DisruptionBudget", "The disruption budget train needs all of them"),))
+
+
+def train_on_all(fleet: LiveFleet, *, held: bool = False) -> list[str]:
+    """Let a pod use each node's GPUs; ``held``: a disruption budget keeps them until ``held_up`` lets them go."""
     for name in fleet.driven_by:
         fleet.train(f"train-{name}", name)
+        if held:
+            fleet.budgets["default", f"train-{name}"] = REFUSED
     return sorted(f"default/train-{name}" for name in fleet.driven_by)
+
+
+async def held_up(told: Story) -> None:
+    """Pods that can't be evicted for a while keep their driver for as long."""
+    fleet = told.fleet
+    await told.until(fleet.cordoned, "it begins")
+    await told.run_for(30)
+    assert (fleet.harm, set(fleet.loaded().values()), len(fleet.cordoned())) == ([], {OLD}, 1)
+    fleet.budgets.clear()
+    fleet.evictions.clear()
 
 
 def watched(fleet: LiveFleet, wanted: str, most: int, *, done: Callable[[], bool] | None = None) -> Callable[[], bool]:
@@ -89,8 +105,9 @@ def rest(fleet: LiveFleet) -> tuple[set[str], set[str], list[str]]:
 async def test_switched_on_the_objects_take_over_node_by_node(version: str) -> None:
     async with running_old(*NODES, upgrade=ONE_BY_ONE) as told:
         fleet = told.fleet
-        trains = train_on_all(fleet)
+        trains = train_on_all(fleet, held=True)
         to_objects(fleet, version, ONE_BY_ONE)
+        await held_up(told)
         moved = lambda: fleet.ready() and len(fleet.outcomes()) == len(NODES)  # noqa: E731
         await told.until(watched(fleet, version, 1, done=moved), "the NVIDIADriver's driver runs everywhere", 900)
         assert sorted(fleet.evictions) == trains
@@ -106,8 +123,9 @@ async def test_switched_on_the_objects_take_over_node_by_node(version: str) -> N
 async def test_switched_off_the_policy_takes_over_node_by_node(version: str) -> None:
     async with driven_by_objects(upgrade=ONE_BY_ONE) as told:
         fleet = told.fleet
-        trains = train_on_all(fleet)
+        trains = train_on_all(fleet, held=True)
         to_policy(fleet, version, ONE_BY_ONE)
+        await held_up(told)
         moved = lambda: fleet.ready() and len(fleet.outcomes()) == len(NODES)  # noqa: E731
         await told.until(watched(fleet, version, 1, done=moved), "the ClusterPolicy's driver runs everywhere", 900)
         assert sorted(fleet.evictions) == trains
@@ -138,7 +156,9 @@ async def test_a_node_moves_to_another_object_by_its_labels() -> None:
     async with story(fleet) as told:
         await told.until(lambda: fleet.ready() and set(fleet.loaded().values()) == {OLD}, "it runs")
         fleet.train("train", "n2")
+        fleet.budgets["default", "train"] = REFUSED
         fleet.label("n2", pool="b")
+        await held_up(told)
         done = lambda: fleet.ready() and fleet.loaded()["n2"] == NEW  # noqa: E731
 
         def look() -> bool:
