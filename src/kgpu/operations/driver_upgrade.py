@@ -159,7 +159,7 @@ def _handing_over(operation: Operation, world: World, pod: DriverPod) -> Step:
     if world.now < until:
         why = f"the node is given to DaemonSet {wanted.daemon_set}: pod {pod.name} goes with that"
         told = tell(operation, world, why)
-        return told if told.writes else Step(again_at=until)
+        return told if told.writes else Step(again_at=min(told.again_at or until, until))
     where = f"DaemonSet {wanted.namespace}/{wanted.daemon_set}"
     if present(world).next_driver != wanted.daemon_set:
         why = f"{where} is not to install the node's driver any more; pod {pod.name} stays"
