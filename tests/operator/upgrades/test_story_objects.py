@@ -283,3 +283,31 @@ async def test_a_label_that_a_person_sets_takes_no_driver_away() -> None:
             fleet.label("n1", **{names.LABEL_DRIVER_OWNER: value})
             await told.run_for(60)
             assert (fleet.loaded(), fleet.outcomes(), fleet.ready()) == ({"n1": OLD}, [], True)
+
+
+async def test_a_node_that_nobody_asks_for_keeps_what_is_left_there() -> None:
+    async with running_old("n1", "n2") as told:
+        fleet = told.fleet
+        fleet.train("train", "n2")
+        fleet.label("n1", pool="a")
+        nvidia_driver(fleet, "d", NEW, nodeSelector={"pool": "a"})
+        fleet.want(OLD, AUTO, **CRD)
+        await told.until(lambda: fleet.loaded()["n1"] == NEW, "the other has it")
+        await told.run_for(60)
+        assert (fleet.loaded()["n2"], fleet.evictions, fleet.ready()) == (OLD, [], False)
+        assert "no driver is meant for it" in fleet.said()
+        nvidia_driver(fleet, "d", NEW, default=True)
+        await told.until(watched(fleet, NEW, 2), "it has it, too", 600)
+
+
+async def test_what_is_left_is_taken_back_by_the_policy_s_daemon_set_and_nothing_is_exchanged() -> None:
+    async with running_old("n1", "n2", upgrade=BY_HAND) as told:
+        fleet = told.fleet
+        train_on_all(fleet)
+        to_objects(fleet, NEW, BY_HAND)
+        await told.until(lambda: len(fleet.operations()) == 2, "operations")
+        to_policy(fleet, OLD, BY_HAND)
+        await told.until(fleet.ready, "all is as before")
+        await told.run_for(30)
+        assert rest(fleet) == ({"nvidia-driver-daemonset"}, set(), [])
+        assert (fleet.evictions, fleet.operations(), fleet.ready()) == ([], [], True)
