@@ -188,9 +188,8 @@ class _Cleaner:
             except KubeRefusedError as refused:
                 if refused.code != 403:
                     raise
-                self._tell(
-                    f"pod {name_of(pod)} stays, as pods may not be deleted: kubectl -n {self._namespace} delete pod"
-                )
+                how = f"kubectl -n {self._namespace} delete pod {name_of(pod)}"
+                self._tell(f"that pod stays, as the clean-up may delete no pods; to do: {how}")
 
     async def _leave(self) -> None:
         """Let agents clean up their hosts."""
