@@ -128,6 +128,7 @@ def test_the_next_object_s_daemon_set_is_there_before_any_node_is_its_own() -> N
     assert [name for name in made_sets if name.startswith("nvidia-gpu-driver")] != []
     assert BASE not in made_sets
     assert made.orphan == {BASE}
+    assert "state-driver" in made.keep, "its pods need their account"
     assert made.upgrades.create == (), "not before that DaemonSet is there"
     assert all(names.LABEL_DRIVER_OWNER not in one.labels for one in made.nodes)
     (said,) = [one["message"] for one in made.driver_status["d"]["conditions"] if one["type"] == "Ready"]

@@ -162,6 +162,10 @@ class LiveFleet(Cluster):
         labels = self.object(NODES, node)["metadata"]["labels"]
         return str(labels.get(names.DRIVER_UPGRADE_STATE_LABEL, ""))
 
+    def keys(self, resource: Resource) -> list[tuple[Resource, str, str]]:
+        """The kind, namespace and name of all objects of a kind."""
+        return [key for key in self._objects if key[0] == resource]
+
     def driver_sets(self) -> list[str]:
         """The DaemonSets of drivers."""
         return sorted(name_of(one) for one in self._daemon_sets() if _is_driver(one["spec"]["template"]))

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from kgpu.formats import names
+from kgpu.formats.operands import BY_NAME
 from kgpu.kube import kinds
 from kgpu.kube.kinds import NODE_OPERATIONS
 from tests.operator.upgrades.live_fleet import NEW, NEWER, OLD, LiveFleet
 from tests.operator.upgrades.story import AUTO, Story, running_old, story
+from tests.operator.world import NAMESPACE
 
 CRD: dict[str, Any] = {"useNvidiaDriverCRD": True}
 ONE_BY_ONE: dict[str, Any] = {"autoUpgrade": True, "maxParallelUpgrades": 1, "maxUnavailable": 1}
@@ -92,6 +94,11 @@ def owner_of(fleet: LiveFleet, node: str) -> str:
     return str(fleet.object(kinds.NODES, node)["metadata"]["labels"].get(names.LABEL_DRIVER_OWNER, ""))
 
 
+def has_account(fleet: LiveFleet) -> bool:
+    """Whether the account of the ClusterPolicy's driver pods is there."""
+    return any(key[1:] == (NAMESPACE, BY_NAME["driver"].account) for key in fleet.keys(kinds.SERVICE_ACCOUNTS))
+
+
 def rest(fleet: LiveFleet) -> tuple[set[str], set[str], list[str]]:
     """The owners that the driver pods have, what the Nodes still tell of a change, and the cordoned nodes."""
     pods = {fleet.driver_pod(node)["metadata"]["ownerReferences"][0]["name"] for node in fleet.driven_by}
@@ -108,6 +115,7 @@ async def test_switched_on_the_objects_take_over_node_by_node(version: str) -> N
         trains = train_on_all(fleet, held=True)
         to_objects(fleet, version, ONE_BY_ONE)
         await held_up(told)
+        assert has_account(fleet), "pods whose DaemonSet is gone need theirs, as after a reboot"
         moved = lambda: fleet.ready() and len(fleet.outcomes()) == len(NODES)  # noqa: E731
         await told.until(watched(fleet, version, 1, done=moved), "the NVIDIADriver's driver runs everywhere", 900)
         assert sorted(fleet.evictions) == trains
@@ -117,6 +125,8 @@ async def test_switched_on_the_objects_take_over_node_by_node(version: str) -> N
         assert pods == {name for name in fleet.driver_sets() if "nvidia-gpu-driver" in name}, "the former one is gone"
         assert {owner_of(fleet, node) for node in NODES} == {"d"}
         assert {reason for _, reason in fleet.outcomes()} == {"DriverUpgraded"}
+        await told.run_for(30)
+        assert not has_account(fleet)
 
 
 @pytest.mark.parametrize("version", [NEW, OLD])

@@ -186,19 +186,17 @@ def shared(scene: Scene) -> list[Object]:
 
 
 def leftovers(scene: Scene, rendered: list[Object]) -> bool:
-    """True if a live driver DaemonSet that is no longer wanted still has pods on nodes, or has left some there.
+    """True if a driver DaemonSet that is no longer wanted has pods on nodes still, or has left some there.
 
     Its nodes may only have lost their feature labels for a moment, or keep their driver until their upgrade; without
     its pods they would lose their driver. Those that it has left need their account until then.
     """
     wanted = {str(obj["metadata"]["name"]) for obj in rendered if obj["kind"] == "DaemonSet"}
-    if any(pod.holds and not pod.daemon_set for pod in scene.observed.driver_pods):
+    if any(pod.holds and pod.daemon_set not in wanted for pod in scene.observed.driver_pods):
         return True
     gone = wanted | orphans(scene.policy, scene.observed.daemon_sets, wanted)
-    has_pods = {pod.daemon_set for pod in scene.observed.driver_pods if pod.holds}
     return any(
-        name not in gone and _is_driver(live) and (_pods(live) > 0 or name in has_pods)
-        for name, live in scene.observed.daemon_sets.items()
+        name not in gone and _is_driver(live) and _pods(live) > 0 for name, live in scene.observed.daemon_sets.items()
     )
 
 
