@@ -155,6 +155,19 @@ def test_a_pod_of_another_namespace_that_poses_as_a_driver_is_none(cluster: Movi
     assert made(cluster)["spec"]["driver"]["fromVersion"] == "550.54.15"
 
 
+def test_a_node_that_is_to_get_another_object_s_driver_is_upgraded_to_that(cluster: Moving) -> None:
+    """After a failure it is a person who tries again; by its labels the node is still the former DaemonSet's."""
+    with_driver(cluster, running="2")
+    known = cluster.object(DAEMON_SETS, "driver", "gpu-operator")
+    cluster.put(DAEMON_SETS, {**known, "metadata": {**known["metadata"], "name": "next", "uid": "next"}})
+    assert main(["kgpu", "node", "upgrade-driver", "n1"]) == 2, "by its labels it could be either's"
+    node = cluster.object(NODES, "n1")
+    node["metadata"]["annotations"] = {names.NEXT_DRIVER: "next"}
+    cluster.put(NODES, node)
+    assert main(["kgpu", "node", "upgrade-driver", "n1", "--detach"]) == 0
+    assert made(cluster)["spec"]["driver"]["daemonSet"] == "next"
+
+
 def test_detach_returns_at_once(cluster: Moving) -> None:
     assert main(["kgpu", "node", "maintain", "n1", "n2", "n1", "--detach"]) == 0
     assert len([row for row in cluster.calls if row[:2] == ("create", "nodeoperations")]) == 2

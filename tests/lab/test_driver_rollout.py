@@ -7,12 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from kgpu.formats.names import DRIVER_UPGRADE_STATE_LABEL, GPU_OPERATOR_NAMESPACE, GPU_RESOURCE
+from kgpu.formats.names import (
+    DRIVER_UPGRADE_STATE_LABEL,
+    GPU_OPERATOR_NAMESPACE,
+    GPU_RESOURCE,
+    LABEL_DRIVER_OWNER,
+)
 from kgpu.hw.simulator import container_settings
 from kgpu.lab.common import FIRST_NODE
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.port import kubectl as run_kubectl
 from tests.lab.driver_container import (
+    DRIVER_PODS,
     NEW,
     OLD,
     TRAIN,
@@ -125,3 +131,53 @@ def test_without_auto_upgrade_it_waits_for_a_person(lab: EmbeddedLab) -> None:
     until(lab, lambda: get(lab, "nodeoperation", name)["status"].get("result") == "Succeeded", "it has succeeded")
     assert is_up(lab, NEW)
     until(lab, lambda: is_ready(lab), "the policy is ready")
+
+
+BY_OBJECT, BY_POLICY = "580.95.05", "565.57.01"
+DRIVER_SETS = ("daemonsets", "--namespace", GPU_OPERATOR_NAMESPACE)
+GPU_DRIVER = {
+    "apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": "newer"},
+    "spec": {
+        "driverType": "gpu", "default": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": BY_OBJECT,
+        "upgradePolicy": {"autoUpgrade": True},
+    },
+}  # fmt: skip
+
+
+def driver_sets(lab: EmbeddedLab) -> list[str]:
+    found = [one["metadata"]["name"] for one in get(lab, *DRIVER_SETS)["items"]]
+    return [name for name in found if name.startswith(("nvidia-driver-daemonset", "nvidia-gpu-driver"))]
+
+
+def exchanged(lab: EmbeddedLab, version: str) -> bool:
+    """Whether the operation has succeeded. Until then no driver pod joins another, and nobody says ready."""
+    pods = [pod for pod in get(lab, *DRIVER_PODS)["items"] if pod["spec"].get("nodeName") == FIRST_NODE]
+    assert len(pods) <= 1, [pod["metadata"]["name"] for pod in pods]
+    was_ready = is_ready(lab)
+    done = outcome(lab, version) == ("Succeeded", "DriverUpgraded")
+    assert done or not was_ready or not operations(lab, version)
+    return done
+
+
+def test_a_node_gets_its_driver_from_another_object_and_back(lab: EmbeddedLab) -> None:
+    run_kubectl(lab, "apply", "--filename", "-", stdin=json.dumps(TRAIN))
+    until(lab, lambda: bool(log_of(lab).strip()), "a pod with a GPU")
+    switch = {"spec": {"driver": {"useNvidiaDriverCRD": True, "upgradePolicy": {"autoUpgrade": True}}}}
+    run_kubectl(lab, "apply", "--filename", "-", stdin=json.dumps(GPU_DRIVER))
+    run_kubectl(lab, "patch", "clusterpolicy", "cluster-policy", "--type", "merge", "--patch", json.dumps(switch))
+    until(lab, lambda: exchanged(lab, BY_OBJECT), "the NVIDIADriver's has taken over")
+    assert is_up(lab, BY_OBJECT)
+    until(lab, lambda: is_ready(lab), "the policy is ready")
+    assert node(lab)["metadata"]["labels"][LABEL_DRIVER_OWNER] == "newer"
+    [only] = driver_sets(lab)
+    assert only.startswith("nvidia-gpu-driver")
+    until(lab, lambda: log_of(lab).strip() == BY_OBJECT, "a pod on its driver")
+    back = {"spec": {"driver": {"useNvidiaDriverCRD": False, "version": BY_POLICY}}}
+    run_kubectl(lab, "patch", "clusterpolicy", "cluster-policy", "--type", "merge", "--patch", json.dumps(back))
+    until(lab, lambda: exchanged(lab, BY_POLICY), "the policy's has taken over again")
+    assert is_up(lab, BY_POLICY)
+    until(lab, lambda: is_ready(lab), "the policy is ready")
+    until(lab, lambda: driver_sets(lab) == ["nvidia-driver-daemonset"], "the other's DaemonSet is gone")
+    assert LABEL_DRIVER_OWNER not in node(lab)["metadata"]["labels"]
+    until(lab, lambda: log_of(lab).strip() == BY_POLICY, "a pod on the policy's driver")
+    assert not node(lab)["spec"].get("unschedulable")

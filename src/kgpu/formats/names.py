@@ -145,6 +145,7 @@ DRIVER_UPGRADE_ENABLED: Final = "nvidia.com/gpu-driver-upgrade-enabled"
 DRIVER_UPGRADE_SKIP: Final = "nvidia.com/gpu-driver-upgrade.skip"  # on Nodes: true, where the driver stays as it is
 DRIVER_UPGRADE_DRAIN_SKIP: Final = "nvidia.com/gpu-driver-upgrade-drain.skip"  # on pods: true, they stay
 DRIVER_UPGRADE_INITIAL: Final = "nvidia.com/gpu-driver-upgrade.node-initial-state.unschedulable"
+NEXT_DRIVER: Final = "kgpu.dev/next-driver"  # on Nodes: the DaemonSet that is to install their next driver
 DRIVER_UPGRADE_EVENT: Final = "GPUDriverUpgrade"
 DRIVER_COMPONENT: Final = "nvidia-driver"  # value of the label component of driver pods
 DRIVER_CONTAINER: Final = "nvidia-driver-ctr"

@@ -91,14 +91,15 @@ def read_driver_pod(obj: Mapping[str, Any]) -> DriverPod:
 
 
 def driver_on(pods: Iterable[DriverPod], node: str, daemon_set: str) -> DriverPod | None:
-    """The pod of a DaemonSet on a node: the newest that nobody has deleted, otherwise the newest; None without one.
+    """The pod that holds a node's driver, or is to: the newest that nobody has deleted, otherwise the newest; None
+    without one.
 
-    Where none is there, it is the driver's pod that has no controller: that has to go first, as they repel each other.
-    The last choice is one that is meant for the node and has no place there.
+    Where none of the DaemonSet is there, it is the driver's pod of another DaemonSet, or of none any more: that has to
+    go first, as they repel each other. The last choice is one that is meant for the node and has no place there.
     """
     found = [
         pod for pod in pods
-        if pod.node == node and (pod.daemon_set == daemon_set or (pod.placed and _is_left_over(pod)))
+        if pod.node == node and (pod.daemon_set == daemon_set or (pod.placed and _is_of_before(pod)))
     ]  # fmt: skip
     return max(
         found, key=lambda pod: (pod.placed, pod.daemon_set == daemon_set, not pod.ending, pod.created, pod.uid),
@@ -106,9 +107,9 @@ def driver_on(pods: Iterable[DriverPod], node: str, daemon_set: str) -> DriverPo
     )  # fmt: skip
 
 
-def _is_left_over(pod: DriverPod) -> bool:
-    """Whether it is a driver's pod that nobody owns any more."""
-    return not pod.daemon_set and bool(pod.revision.image)
+def _is_of_before(pod: DriverPod) -> bool:
+    """Whether it is a driver's pod of another DaemonSet, or one that nobody owns any more."""
+    return "/" not in pod.daemon_set and bool(pod.revision.image)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

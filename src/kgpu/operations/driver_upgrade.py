@@ -4,6 +4,10 @@ The engine deletes the driver's pod; the DaemonSet makes another, whose first co
 whose second installs and loads the one that is wanted. The node's agent lets go of the driver first and opens it again
 afterwards. An agent that is silent holds nothing up: the pod's first container finds out who uses the driver.
 
+A node that changes the object of its driver has the pod of another DaemonSet, or one that its DaemonSet has left
+there. The latter is deleted as well. The former would be made again: the operator gives the node to the next DaemonSet
+once the agent has let go, and with that the pod goes; the engine only waits for it.
+
 Which pod is to go is on record before it is deleted, and that the agent has had its time. A pod of another uid is the
 next one. Where the DaemonSet has changed again meanwhile that is not what was asked for: the operation is finished with
 it all the same, and the next one is the operator's to ask for. A driver that can't be loaded ends it early, with the
@@ -49,6 +53,8 @@ POD_SECONDS: Final = 60.0
 """How long an operation that could begin waits for the driver's pod on its node."""
 NO_POD_SECONDS: Final = 300.0
 """How long the DaemonSet may take to make the next pod."""
+HANDOVER_SECONDS: Final = 60.0
+"""How long the operator may take to give an empty node to another DaemonSet."""
 LOOK_SECONDS: Final = 1.0
 EXCHANGING: Final = "Exchanging"
 _WITHOUT_POD: Final = "WaitsForDriverPod"
@@ -66,7 +72,7 @@ def settled(operation: Operation, world: World) -> Step | None:
         return Step(again_at=world.now + LOOK_SECONDS)
     if pod is None:
         return _without_pod(operation, world)
-    if not pod.ending and _runs(pod, wanted):
+    if not pod.ending and _is_wanted(pod, wanted):
         why = f"its pod {pod.name} is of driver {_name(wanted)} already"
         return end(operation, world, Result.SUCCEEDED, "RunsAlready", why)
     return None
@@ -90,7 +96,7 @@ def emptied(operation: Operation, world: World, state: DrainState) -> Step:
     if not world.drivers_known:
         return Step(again_at=world.now + LOOK_SECONDS)
     pod = world.driver
-    if pod is not None and not pod.ending and _runs(pod, _wanted(operation)):
+    if pod is not None and not pod.ending and _is_wanted(pod, _wanted(operation)):
         pod = None
     act = NodeAct(
         id=f"{operation.uid}-1", boot_id=present(world).boot_id,
@@ -126,6 +132,8 @@ def _leaving(operation: Operation, world: World, pod: DriverPod) -> Step:
         return tell(operation, world, f"the driver's pod {pod.name} is ending")
     if condition_of(operation, RELEASED) is None:
         return _releasing(operation, world)
+    if pod.daemon_set not in ("", _wanted(operation).daemon_set):
+        return _handing_over(operation, world, pod)
     return Step(writes=(DeleteDriverPod(pod=pod),), again_at=deadline_of(operation))
 
 
@@ -141,6 +149,25 @@ def _releasing(operation: Operation, world: World) -> Step:
         return Step(again_at=until)
     why = f"after {AGENT_SECONDS:.0f} s {waits}; the driver's manager finds out who uses it"
     return record(operation, world, (RELEASED, "False", "NotReleased", why), message=why)
+
+
+def _handing_over(operation: Operation, world: World, pod: DriverPod) -> Step:
+    """Wait until the operator gives the node to the wanted DaemonSet: deleted before, the pod would be made again. If
+    it does not, the driver stays: another one is wanted by then, or the operator can't write the node's labels.
+    """
+    wanted, released = _wanted(operation), condition_of(operation, RELEASED)
+    since = moment_of(released.last_transition_time) if released is not None else None
+    until = (since or 0.0) + HANDOVER_SECONDS
+    if world.now < until:
+        why = f"the node is given to DaemonSet {wanted.daemon_set}: pod {pod.name} goes with that"
+        told = tell(operation, world, why)
+        return told if told.writes else Step(again_at=min(told.again_at or until, until))
+    where = f"DaemonSet {wanted.namespace}/{wanted.daemon_set}"
+    if present(world).next_driver != wanted.daemon_set:
+        why = f"{where} is not to install the node's driver any more; pod {pod.name} stays"
+        return give_back(operation, world, Result.SUPERSEDED, "DriverChanged", why)
+    why = f"the node was not given to {where} within {HANDOVER_SECONDS:.0f} s; see the operator's log"
+    return give_back(operation, world, Result.TRANSIENT_FAILURE, "NotHandedOver", why)
 
 
 def _in_use(operation: Operation, world: World) -> str:
@@ -185,7 +212,10 @@ def _trouble(operation: Operation, pod: DriverPod | None, squatter: DriverPod | 
     if pod is not None:
         return None if pod.ending else pod.trouble
     if squatter is not None:
-        why = f"its place is taken by the driver's pod {squatter.name}, which has no controller: delete that pod"
+        whose = (
+            f"is of DaemonSet {squatter.daemon_set}" if squatter.daemon_set else "has no controller: delete that pod"
+        )
+        why = f"its place is taken by the driver's pod {squatter.name}, which {whose}"
         return DriverTrouble(reason="PlaceTaken", why=why, patience=NO_POD_SECONDS)
     why = f"DaemonSet {_wanted(operation).daemon_set} has made no pod on the node"
     return DriverTrouble(reason="NoDriverPod", why=why, patience=NO_POD_SECONDS)
@@ -241,7 +271,7 @@ def verifying(operation: Operation, world: World) -> Step:
 def _well(operation: Operation, world: World) -> Step:
     wanted = _wanted(operation)
     condition: Condition = (VERIFIED, "True", "Well", "")
-    if world.driver is not None and not _runs(world.driver, wanted):
+    if world.driver is not None and not _is_wanted(world.driver, wanted):
         why = f"another driver than {_name(wanted)} is wanted meanwhile, and that was loaded"
         return give_back(operation, world, Result.SUPERSEDED, "DriverChanged", why, condition)
     why = f"driver {_name(wanted)} is loaded, and the node is healthy"
@@ -298,7 +328,8 @@ def _unread(operation: Operation, world: World, pod: DriverPod) -> str:
         return "the node's agent has not read it yet" if world.now < until else ""
     if answer.refused or answer.waits:
         return answer.refused or answer.waits
-    if answer.driver and wanted.version and _runs(pod, wanted) and not is_of_release(answer.driver, wanted.version):
+    said = wanted.version if _is_wanted(pod, wanted) else ""
+    if answer.driver and said and not is_of_release(answer.driver, said):
         return f"driver {answer.driver} is loaded, and {wanted.version} is wanted: something still uses the one before"
     return ""
 
@@ -314,7 +345,7 @@ def _is_own(pod: DriverPod, wanted: OperationDriver) -> bool:
     return pod.daemon_set == wanted.daemon_set
 
 
-def _runs(pod: DriverPod, wanted: OperationDriver) -> bool:
+def _is_wanted(pod: DriverPod, wanted: OperationDriver) -> bool:
     return _is_own(pod, wanted) and pod.revision.runs(wanted.digest, wanted.image)
 
 

@@ -202,6 +202,8 @@ class TargetNode:
     """What the agent is ordered to do for an operation on its GPUs."""
     answer: OrderAnswer | None = None
     """The agent's answer."""
+    next_driver: str = ""
+    """The DaemonSet of drivers that the operator gives the node to, "" once it has."""
 
 
 def read_node(obj: Mapping[str, Any], groups: Collection[str] = ()) -> TargetNode:
@@ -228,6 +230,7 @@ def read_node(obj: Mapping[str, Any], groups: Collection[str] = ()) -> TargetNod
         validated=conditions.get(names.VALIDATED_CONDITION) == "True", report=_report(annotations, conditions),
         gpus_healthy=conditions.get(names.GPUS_HEALTHY_CONDITION) == "True",
         order=node_order.read_order(annotations), answer=node_order.read_answer(annotations),
+        next_driver=one_line(annotations.get(names.NEXT_DRIVER, ""), MAX_WHY),
     )  # fmt: skip
 
 

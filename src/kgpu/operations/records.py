@@ -9,6 +9,7 @@ import msgspec
 
 from kgpu.base.printable import one_line
 from kgpu.formats.crd.nodeoperation import (
+    DRIVER_RELEASED,
     MAX_TEXT,
     NodeBefore,
     NodeOperationStatus,
@@ -31,7 +32,7 @@ EVIDENCE: Final = "EvidenceCollected"
 COMPLETED: Final = "PodsCompleted"
 FORCED: Final = "Forced"
 DRAINED: Final = "Drained"
-RELEASED: Final = "DriverReleased"
+RELEASED: Final = DRIVER_RELEASED
 ACT_DONE: Final = "ActDone"
 VERIFIED: Final = "Verified"
 RESTORED: Final = "Restored"

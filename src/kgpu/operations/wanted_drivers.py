@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kgpu.base.errors import ConfigError
@@ -27,10 +28,10 @@ async def wanted_driver(api: KubeApi, node: str) -> OperationDriver:
     known = await api.get(NODES, node)
     if known is None:
         raise ConfigError(f"the cluster has no node {node:.100}", "the name of a node", "see `kubectl get nodes`")
-    labels = strings(mapping(known.get("metadata")).get("labels"))
-    namespace = await operator_namespace(api)
+    metadata, namespace = mapping(known.get("metadata")), await operator_namespace(api)
     listing = await api.list(DAEMON_SETS, namespace=namespace, selector=Selector(labels=(_DRIVERS,)))
-    fitting = [obj for obj in listing.items if _selector(obj).items() <= labels.items()]
+    next_one = strings(metadata.get("annotations")).get(names.NEXT_DRIVER, "")
+    fitting = _fitting(listing.items, strings(metadata.get("labels")), next_one)
     if len(fitting) != 1:
         found = ", ".join(sorted(_name(obj) for obj in fitting)) or "none"
         raise ConfigError(
@@ -42,7 +43,7 @@ async def wanted_driver(api: KubeApi, node: str) -> OperationDriver:
     metadata = mapping(daemon_set.get("metadata"))
     wanted = revision_of(mapping(mapping(daemon_set.get("spec")).get("template")))
     running = await _running(api, namespace, node, text(metadata.get("name")))
-    if running is not None and running.daemon_set and running.revision.is_same(wanted):
+    if not next_one and running is not None and running.daemon_set and running.revision.is_same(wanted):
         name = release_of(wanted.image) or wanted.image
         raise ConfigError(
             f"the driver's pod on {node} is of driver {name} already", "a node whose pod is of another one",
@@ -53,6 +54,13 @@ async def wanted_driver(api: KubeApi, node: str) -> OperationDriver:
         image=wanted.image, version=release_of(wanted.image),
         from_version=release_of(running.revision.image) if running is not None else "",
     )  # fmt: skip
+
+
+def _fitting(daemon_sets: Iterable[Object], labels: Mapping[str, str], next_one: str) -> list[Object]:
+    """Those that are to install the node's driver: ``next_one``, where it is about to get another's, "" elsewhere."""
+    if next_one:
+        return [obj for obj in daemon_sets if mapping(obj.get("metadata")).get("name") == next_one]
+    return [obj for obj in daemon_sets if _selector(obj).items() <= labels.items()]
 
 
 def _selector(daemon_set: Object) -> dict[str, str]:

@@ -131,8 +131,8 @@ class OperationsWatching:
         return self._drivers.synced.is_set()
 
     def driver_of(self, operation: Operation) -> DriverPod | None:
-        """The pod that a DriverUpgrade is about: that of its DaemonSet on its node. None without one, and for other
-        types. Only the engine's own namespace is followed.
+        """The driver's pod on the node of a DriverUpgrade, of its DaemonSet or of the one before. None without one, and
+        for other types. Only the engine's own namespace is followed.
         """
         wanted = operation.spec.driver
         if wanted is None or wanted.namespace != self._namespace:

@@ -31,9 +31,9 @@ class World:
     not been read. ``live`` are the uids of the operations that may hold nodes. ``monotonic`` is the time by the clock
     of ``Answer``. ``act`` is the pod of the act on record; ``acts_known`` is False while such pods have not been read.
     ``tell_progress`` is True if the progress may be written again. ``evidence`` is what came of collecting it, None if
-    this process has not begun to. ``allow_force`` is the admin's ``operations.allowForce``. ``driver`` is the pod of
-    the DaemonSet that a DriverUpgrade is about on its node, None without one; ``drivers_known`` is False while such
-    pods have not been read.
+    this process has not begun to. ``allow_force`` is the admin's ``operations.allowForce``. ``driver`` is the pod that
+    holds the driver of a DriverUpgrade's node, of its DaemonSet or of the one before, None without one;
+    ``drivers_known`` is False while such pods have not been read.
     """
 
     now: float

@@ -256,11 +256,13 @@ class Applier:
             metadata = live["metadata"]
             object_id = (resource, namespace_of(live), name_of(live))
             state = strings(metadata.get("labels")).get(names.LABEL_OPERATOR_STATE)
-            if object_id in wanted or metadata.get("deletionTimestamp") or not is_operators(live) or state in plan.keep:
+            orphan = resource == kinds.DAEMON_SETS and name_of(live) in plan.orphan
+            kept = state in plan.keep and not orphan
+            if object_id in wanted or metadata.get("deletionTimestamp") or not is_operators(live) or kept:
                 continue
             if self._is_used(object_id):
                 continue
-            await self._delete(object_id, metadata, orphan=name_of(live) in plan.orphan)
+            await self._delete(object_id, metadata, orphan=orphan)
         await self._take_back_labels(wanted)
         for object_id in self._records.keys() - wanted:
             del self._records[object_id]

@@ -24,7 +24,7 @@ from kgpu.formats.agent_report import MAX_REASON
 from kgpu.formats.config_choice import REFUSED
 from kgpu.operator.labels import has_agent
 from kgpu.operator.model import ClusterNode, NodeLayout, Object, ObservedCluster, OperatorSettings, PodTrouble, Policy
-from kgpu.operator.node_selectors import BySelector, is_driver, node_selector
+from kgpu.operator.node_selectors import DriverSets
 from kgpu.operator.upgrade_rules import UpgradeRules
 from kgpu.operator.upgrades import NodeUpgrade
 
@@ -178,11 +178,9 @@ class CauseView:
         return frozenset(name for name, _ in self.troubles)
 
     @cached_property
-    def drivers(self) -> BySelector:
+    def drivers(self) -> DriverSets:
         """The wanted DaemonSets of drivers by node."""
-        return BySelector(
-            {name: node_selector(daemon_set) for name, daemon_set in self.wanted.items() if is_driver(daemon_set)}
-        )
+        return DriverSets(self.wanted)
 
     @cached_property
     def _tainted(self) -> dict[tuple[PodToleration, ...], Mapping[str, tuple[Taint, ...]]]:

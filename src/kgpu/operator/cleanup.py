@@ -98,6 +98,7 @@ class _Cleaner:
             self._end_acts,
             self._leave,
             self._delete_objects,
+            self._end_left_drivers,
             self._clear_nodes,
             self._delete_suggestions,
             self._clear_namespace,
@@ -173,6 +174,22 @@ class _Cleaner:
             self._tell(f"deleting {len(listing.items)} pods that act on nodes")
         for pod in listing.items:
             await self._delete(PODS, pod)
+
+    async def _end_left_drivers(self) -> None:
+        """Delete drivers' pods that their DaemonSet has left for NVIDIADrivers to take over: nobody else would."""
+        drivers = Selector(labels=((names.COMPONENT_LABEL, names.DRIVER_COMPONENT),))
+        listing = await self._api.list(PODS, namespace=self._namespace, selector=drivers)
+        for pod in listing.items:
+            if _controller(pod):
+                continue
+            self._tell(f"deleting driver pod {name_of(pod)}, which no DaemonSet has")
+            try:
+                await self._delete(PODS, pod)
+            except KubeRefusedError as refused:
+                if refused.code != 403:
+                    raise
+                how = f"kubectl -n {self._namespace} delete pod {name_of(pod)}"
+                self._tell(f"that pod stays, as the clean-up may delete no pods; to do: {how}")
 
     async def _leave(self) -> None:
         """Let agents clean up their hosts."""

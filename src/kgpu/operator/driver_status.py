@@ -27,7 +27,7 @@ def driver_statuses(view: CauseView, assignment: Assignment, rules: LabelRules) 
         sets.setdefault(node_selector(daemon_set).get(names.LABEL_DRIVER_OWNER, ""), []).append(name)
     nodes: dict[str, list[ClusterNode]] = {}
     for node in view.gpu_nodes:
-        nodes.setdefault(node.labels.get(names.LABEL_DRIVER_OWNER, ""), []).append(node)
+        nodes.setdefault(node.driver_owner, []).append(node)
     for driver in view.observed.drivers:
         if not driver.deleting:
             owned = nodes.get(driver.name, [])
@@ -74,8 +74,7 @@ def _state(
     others = [
         NodeCause(node.name, cause)
         for node in owned
-        if (cause := upgrade_cause(view, node.name) or other_driver(view, node, view.drivers.of(node.labels)))
-        is not None
+        if (cause := upgrade_cause(view, node.name) or other_driver(view, node, view.drivers.of(node))) is not None
     ]
     if not waiting and others:
         return conditions.STATE_NOT_READY, conditions.failure(most_frequent(others), findings_text(others))
@@ -84,7 +83,7 @@ def _state(
     findings = list(others)
     late, told = frozenset(waiting), {finding.node for finding in others}
     for node in owned:
-        for name in view.drivers.of(node.labels):
+        for name in view.drivers.of(node):
             if name in late:
                 cause = None if node.name in told else view.pod_cause(node, name, running=False)
                 findings += [NodeCause(node.name, cause)] if cause is not None else []

@@ -193,14 +193,17 @@ def wanted_operands(node: ClusterNode, rules: LabelRules) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeMarks:
-    """What a node tells of its driver's upgrade. ``state`` is the label's value, "" for no label, None to leave it."""
+    """What a node tells of its driver's upgrade. ``state`` is the label's value, "" for no label, None to leave it.
+    ``handed_over``: the label of the NVIDIADriver that the node belonged to goes, whoever has set it.
+    """
 
     state: str | None = ""
+    handed_over: bool = False
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 NO_MARKS: Final = UpgradeMarks()
-_UPGRADE_ANNOTATIONS: Final = (names.DRIVER_UPGRADE_ENABLED, names.DRIVER_UPGRADE_INITIAL)
+_UPGRADE_ANNOTATIONS: Final = (names.DRIVER_UPGRADE_ENABLED, names.DRIVER_UPGRADE_INITIAL, names.NEXT_DRIVER)
 
 
 def label_plan(
@@ -221,7 +224,7 @@ def label_plan(
     )
     if rules.active:
         _present(node, mine)
-        _owner(node, owner, mine, clear if rules.driver_crd else [])
+        _owner(node, owner, mine, clear if rules.driver_crd or marks.handed_over else [])
         _agent(node, rules, mine, clear)
         _upgrade(node, marks.state, mine, clear)
         if mine.get(names.LABEL_GPU_PRESENT, labels.get(names.LABEL_GPU_PRESENT)) == TRUE:

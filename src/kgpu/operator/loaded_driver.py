@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kgpu.base.plain import items, mapping, text
-from kgpu.formats import names
 from kgpu.formats.driver_revision import is_of_release, release_of
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.model import ClusterNode, Object
@@ -24,7 +23,7 @@ def other_driver(view: CauseView, node: ClusterNode, fitting: Iterable[str]) -> 
     if not loaded or not wanted or any(is_of_release(loaded, release) for release in wanted):
         return None
     release, daemon_set = next(iter(wanted.items()))
-    owner = node.labels.get(names.LABEL_DRIVER_OWNER, "") if view.policy.spec.driver.use_nvidia_driver_crd else ""
+    owner = node.driver_owner if view.policy.spec.driver.use_nvidia_driver_crd else ""
     field = f"spec.version of NVIDIADriver {owner}" if owner else "driver.version"
     return Cause(
         reason="OtherDriverLoaded",

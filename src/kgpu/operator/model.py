@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from kgpu.base.advice import Advice
+from kgpu.formats import names
 from kgpu.formats.agent_report import AgentReport
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
@@ -129,7 +130,9 @@ class ClusterNode:
     count NVIDIA's extended resources by name. ``report`` merges the reports of the node's processes, None without any;
     ``reports`` are those of processes for one role, ``agent`` is the whole agent's. ``gpus`` is the health role's
     report and ``validation`` the validator's, None where it can't be read. ``discovered``: kgpu's own discovery has
-    labels on it. ``aside``: ``OperatorSettings.agent_selector`` leaves it out.
+    labels on it. ``aside``: ``OperatorSettings.agent_selector`` leaves it out. ``next_owner`` is set while the node
+    keeps the driver of another object than it is to belong to (``driver_moves``): the NVIDIADriver's name, "" for the
+    ClusterPolicy.
     """
 
     name: str
@@ -159,6 +162,12 @@ class ClusterNode:
     validation: ValidationReport | None = None
     discovered: bool = False
     aside: bool = False
+    next_owner: str | None = None
+
+    @property
+    def driver_owner(self) -> str:
+        """The NVIDIADriver that the node is to belong to, "" for none."""
+        return self.labels.get(names.LABEL_DRIVER_OWNER, "") if self.next_owner is None else self.next_owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,13 +202,19 @@ class NodeDriverPod:
     placed: bool = True
     leaving: bool = False
 
+    @property
+    def holds(self) -> bool:
+        """Whether its driver is there to stay."""
+        return self.placed and not self.leaving
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeOperation:
     """A NodeOperation that exchanges a node's driver, as its object says. ``spec`` is the whole one.
 
     ``approved_by_policy``: the operator has made it approved, because of ``autoUpgrade``. ``was_cordoned``: its node
-    was, before it began.
+    was, before it began. ``released``: its node is empty, and the node's agent has had its time to let go of the
+    driver.
     """
 
     name: str
@@ -213,6 +228,7 @@ class UpgradeOperation:
     approved: bool = True
     approved_by_policy: bool = False
     was_cordoned: bool = False
+    released: bool = False
     node: str = ""
     node_uid: str = ""
     daemon_set: str = ""
@@ -326,9 +342,9 @@ class ClusterPlan:
     operator works here, or the policy can't be read). Otherwise ``objects`` are applied in this order, and whatever
     else carries the operator's label is deleted, but for what is of a state in ``keep`` (values of the label
     ``nvidia.com/gpu-operator.state``: an operand that can't be rendered now stays as it is). ``orphan``: names of
-    DaemonSets whose pods have to survive their deletion. ``retry``: names of DaemonSets whose pods are refused, and
-    whose controller is to be asked for another attempt now and then. ``nodes`` has only Nodes that differ from what is
-    wanted.
+    DaemonSets that are deleted even so, and whose pods have to survive that. ``retry``: names of DaemonSets whose pods
+    are refused, and whose controller is to be asked for another attempt now and then. ``nodes`` has only Nodes that
+    differ from what is wanted.
     ``policy_status`` and ``driver_status`` are whole status objects by name; a condition without lastTransitionTime
     has just changed: whoever writes the status stamps it (``conditions.stamp``). ``advice`` becomes log lines and
     Events once each: their subject is ``Node/<name>``, ``ClusterPolicy/<name>`` or ``NVIDIADriver/<name>``.

@@ -518,7 +518,7 @@ def _upgrade(upgrade: NodeUpgrade) -> UpgradeRow:
 
 
 def _drivers(drivers: Iterable[NvidiaDriver], nodes: Iterable[ClusterNode]) -> tuple[DriverRow, ...]:
-    owned = Counter(node.labels.get(names.LABEL_DRIVER_OWNER, "") for node in nodes)
+    owned = Counter(node.driver_owner for node in nodes)
     rows = []
     for driver in sorted(drivers, key=lambda driver: driver.name):
         entries = [mapping(entry) for entry in items(driver.status.get("conditions"))]

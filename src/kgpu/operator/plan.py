@@ -17,9 +17,9 @@ from kgpu.operator import conditions, plan_report, versions
 from kgpu.operator.active_policy import ActivePolicy, choose_policy, hands_off, ignored
 from kgpu.operator.causes import CauseView
 from kgpu.operator.driver_status import driver_statuses
-from kgpu.operator.labels import LabelRules
 from kgpu.operator.model import ClusterPlan, Object, ObservedCluster, OperatorSettings, Policy, UpgradePlan
-from kgpu.operator.objects.common import Rendered, has_kind
+from kgpu.operator.objects.common import has_kind
+from kgpu.operator.objects.driver import orphans
 from kgpu.operator.survey import LabelledCluster, daemon_sets, labelled, survey
 from kgpu.operator.upgrade_operations import upgrade_plan, without_drivers
 from kgpu.operator.upgrades import wanted_driver
@@ -50,7 +50,7 @@ def _in_force(
     return ClusterPlan(
         objects=known.rendered.objects,
         keep=known.rendered.keep,
-        orphan=_orphans(cluster.observed, known.rendered, cluster.rules),
+        orphan=orphans(policy, cluster.observed.daemon_sets, daemon_sets(known.rendered)),
         retry=frozenset(known.view.wanted.keys() & cluster.observed.failures.keys()),
         nodes=cluster.changes,
         upgrades=_upgrades(cluster.observed, settings, known.view),
@@ -155,13 +155,3 @@ def _ignored(settings: OperatorSettings, policies: Iterable[Policy], winner: Pol
         pair = conditions.failure(why.reason, why.sentence)
         statuses[policy.name] = _status(settings, policy, conditions.STATE_IGNORED, pair)
     return statuses
-
-
-def _orphans(observed: ObservedCluster, rendered: Rendered, rules: LabelRules) -> frozenset[str]:
-    """Driver DaemonSets of the ClusterPolicy whose running pods NVIDIADrivers take over one by one."""
-    if not rules.driver_crd:
-        return frozenset()
-    wanted = daemon_sets(rendered)
-    return frozenset(
-        name for name in observed.daemon_sets if name.startswith("nvidia-driver-daemonset") and name not in wanted
-    )

@@ -18,7 +18,7 @@ from kgpu.base.plain import items, mapping, strings, text
 from kgpu.base.printable import last_words, one_line
 from kgpu.formats import names
 from kgpu.formats.crd import decode
-from kgpu.formats.crd.nodeoperation import OperationPhase, OperationType
+from kgpu.formats.crd.nodeoperation import DRIVER_RELEASED, OperationPhase, OperationType
 from kgpu.formats.driver_revision import revision_of
 from kgpu.formats.pod_origin import controller_of, node_of
 from kgpu.operator import openshift
@@ -184,6 +184,7 @@ def operation(obj: Object) -> Object:
         approved=spec.get("approved") is not False,
         approved_by_policy=strings(metadata.get("annotations")).get(names.APPROVED_BY) == names.APPROVED_BY_POLICY,
         was_cordoned=mapping(status.get("before")).get("unschedulable") is True,
+        released=bool(condition_of(status, DRIVER_RELEASED)),
         node=text(spec.get("nodeName")),
         node_uid=text(spec.get("nodeUID")),
         daemon_set=text(driver.get("daemonSet")),

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from kgpu.base.advice import Advice
 from kgpu.base.plain import mapping
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import Cdi
-from kgpu.operator import upgrade_marks, versions
+from kgpu.operator import driver_moves, upgrade_marks, versions
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.drivers import Assignment, assign
 from kgpu.operator.labels import NO_MARKS, LabelRules, applied, has_agent, is_gpu, label_plan
@@ -58,9 +57,13 @@ def labelled(observed: ObservedCluster, policy: Policy | None, settings: Operato
     if rules.driver_crd:
         assignment = assign(observed.drivers, (node for node in observed.nodes if is_gpu(node)))
     changes, nodes, unmarked = [], [], []
-    marks = upgrade_marks.of_nodes(observed, policy)
-    for node in sorted(map(partial(_chosen, settings), observed.nodes), key=lambda node: node.name):
-        change = label_plan(node, rules, assignment.of(node.name), marks.get(node.name, NO_MARKS))
+    moving, handed_over = driver_moves.moving(observed, rules, assignment), driver_moves.handed_over(observed, rules)
+    seen = [_chosen(settings, node, moving.get(node.name)) for node in observed.nodes]
+    marks = upgrade_marks.of_nodes(dataclasses.replace(observed, nodes=tuple(seen)), policy)
+    for node in sorted(seen, key=lambda node: node.name):
+        own = marks.get(node.name, NO_MARKS)
+        own = dataclasses.replace(own, handed_over=node.name in handed_over)
+        change = label_plan(node, rules, _owner_of(node, assignment), own)
         if change is not None:
             changes.append(change)
         nodes.append(applied(node, change))
@@ -70,9 +73,16 @@ def labelled(observed: ObservedCluster, policy: Policy | None, settings: Operato
     return LabelledCluster(observed=after, changes=tuple(changes), rules=rules, assignment=assignment)
 
 
-def _chosen(settings: OperatorSettings, node: ClusterNode) -> ClusterNode:
+def _chosen(settings: OperatorSettings, node: ClusterNode, next_owner: str | None) -> ClusterNode:
     outside = not settings.agent_selector.items() <= node.labels.items()
-    return dataclasses.replace(node, aside=True) if outside else node
+    if not outside and next_owner is None:
+        return node
+    return dataclasses.replace(node, aside=outside, next_owner=next_owner)
+
+
+def _owner_of(node: ClusterNode, assignment: Assignment) -> str | None:
+    """The owner that the node's label is to name: as it does while the node keeps its driver."""
+    return assignment.of(node.name) if node.next_owner is None else node.labels.get(names.LABEL_DRIVER_OWNER, "")
 
 
 def survey(cluster: LabelledCluster, settings: OperatorSettings, policy: Policy) -> Survey:

@@ -129,6 +129,9 @@ def _said(upgrade: NodeUpgrade) -> str:
         return f"{_wanted(upgrade)} is wanted"
     if not upgrade.needed:
         return f"driver {running} is loaded"
+    if upgrade.former:
+        by = f"NVIDIADriver {upgrade.wanted.owner}" if upgrade.wanted.owner else "the ClusterPolicy"
+        return f"{_wanted(upgrade)} of {by} is wanted, and {running} of another object runs"
     if wanted == running:
         return f"driver {running} runs with other settings than are wanted"
     return f"{_wanted(upgrade)} is wanted, and {running} runs"

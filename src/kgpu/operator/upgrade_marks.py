@@ -34,14 +34,17 @@ def of_nodes(observed: ObservedCluster, policy: Policy | None) -> dict[str, Upgr
     """The marks by the node's name, by the DaemonSets that there are."""
     live = observed.daemon_sets
     rules = rules_by_daemon_set(live, policy, observed.drivers)
+    moving = {node.name for node in observed.nodes if node.next_owner is not None}
     return {
-        name: _marks(upgrade, rules.get(upgrade.wanted.daemon_set))
+        name: _marks(upgrade, rules.get(upgrade.wanted.daemon_set), moves=name in moving)
         for name, upgrade in node_upgrades(observed.nodes, live, observed.driver_pods, observed.upgrades).items()
     }
 
 
-def _marks(upgrade: NodeUpgrade, rules: UpgradeRules | None) -> UpgradeMarks:
+def _marks(upgrade: NodeUpgrade, rules: UpgradeRules | None, *, moves: bool) -> UpgradeMarks:
     operation, annotations = upgrade.operation, {}
+    if moves:
+        annotations[names.NEXT_DRIVER] = upgrade.wanted.daemon_set
     approved = operation is not None and operation.approved and not is_over(operation)
     if approved or (rules is not None and rules.auto):
         annotations[names.DRIVER_UPGRADE_ENABLED] = _TRUE

@@ -20,7 +20,7 @@ from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import WAITING_FOR_PODS, OperationPhase, Result
 from kgpu.formats.driver_revision import DriverRevision, release_of, revision_of
 from kgpu.operator.model import ClusterNode, NodeDriverPod, Object, UpgradeOperation
-from kgpu.operator.node_selectors import BySelector, is_driver, node_selector
+from kgpu.operator.node_selectors import DriverSets, is_driver, node_selector
 
 
 class UpgradeState(enum.StrEnum):
@@ -78,15 +78,17 @@ class NodeUpgrade:
     """A node with a driver DaemonSet: what is wanted, what its pod was made for, and how far its upgrade is.
 
     ``running`` is the release, or else the image, of what runs, "" where nothing does: the wanted driver only does once
-    its pod is Ready. ``state`` is None while there is no pod to judge by. ``operation`` is the newest one about the
-    wanted driver, or whichever holds the node. ``stranger`` is the pod of another controller that keeps the wanted
-    driver's from the node: no upgrade ends that.
+    its pod is Ready. ``former``: that is the pod of another DaemonSet of drivers, or of none any more. ``state`` is
+    None while there is no pod to judge by. ``operation`` is the newest one about the wanted driver, or whichever holds
+    the node. ``stranger`` is the pod of another controller that keeps the wanted driver's from the node: no upgrade
+    ends that.
     """
 
     node: str
     node_uid: str
     wanted: WantedDriver
     running: str = ""
+    former: bool = False
     needed: bool = False
     skipped: bool = False
     state: UpgradeState | None = None
@@ -119,7 +121,7 @@ def node_upgrades(
     wanted = {name: driver for name, each in daemon_sets.items() if (driver := wanted_driver(each)) is not None}
     if not wanted:
         return {}
-    fitting = BySelector({name: node_selector(daemon_sets[name]) for name in wanted})
+    fitting = DriverSets({name: daemon_sets[name] for name in wanted})
     pods_on: dict[str, list[NodeDriverPod]] = {}
     for pod in pods:
         pods_on.setdefault(pod.node, []).append(pod)
@@ -127,11 +129,12 @@ def node_upgrades(
     for operation in operations:
         known.setdefault(operation.node, []).append(operation)
     upgrades = {}
+    controllers = frozenset({"", *daemon_sets})
     for node in nodes:
-        mine = fitting.of(node.labels)
+        mine = fitting.of(node)
         if len(mine) == 1:
             of_node = [one for one in known.get(node.name, ()) if one.node_uid in ("", node.uid)]
-            upgrades[node.name] = _upgrade(node, wanted[mine[0]], pods_on.get(node.name, []), of_node)
+            upgrades[node.name] = _upgrade(node, wanted[mine[0]], pods_on.get(node.name, []), of_node, controllers)
     return upgrades
 
 
@@ -154,16 +157,19 @@ def wanted_driver(daemon_set: Object) -> WantedDriver | None:
 
 
 def _upgrade(
-    node: ClusterNode, wanted: WantedDriver, pods: list[NodeDriverPod], operations: list[UpgradeOperation]
-) -> NodeUpgrade:
+    node: ClusterNode, wanted: WantedDriver, pods: list[NodeDriverPod], operations: list[UpgradeOperation],
+    known: frozenset[str],
+) -> NodeUpgrade:  # fmt: skip
+    """``known`` are the controllers whose pods an upgrade takes away: DaemonSets of drivers, and none."""
     there = [pod for pod in pods if not pod.leaving]
     own = max(
         (pod for pod in there if pod.daemon_set == wanted.daemon_set),
         key=lambda pod: (pod.placed, pod.made, pod.name), default=None,
     )  # fmt: skip
-    stranger = _in_the_way(own, there)
-    running = stranger or own
-    needed = stranger is not None or (own is not None and _differs(own, wanted))
+    other = _in_the_way(own, there)
+    stranger = other is not None and other.daemon_set not in known
+    running = other or own
+    needed = other is not None or (own is not None and _differs(own, wanted))
     holding = next((one for one in operations if not is_pending(one) and not is_over(one)), None)
     newest = max(
         (one for one in operations if _is_for(one, wanted)), key=lambda one: (one.created, one.name), default=None
@@ -173,11 +179,12 @@ def _upgrade(
         node_uid=node.uid,
         wanted=wanted,
         running="" if running is None or not (needed or running.ready) else release_of(running.image) or running.image,
+        former=other is not None and not stranger,
         needed=needed,
         skipped=node.labels.get(names.DRIVER_UPGRADE_SKIP) == "true",
         state=_state(needed, own, holding, newest),
         operation=holding or newest,
-        stranger=stranger if stranger is not None and stranger.daemon_set else None,
+        stranger=other if stranger else None,
     )
 
 

@@ -81,8 +81,11 @@ def test_an_object_says_whose_it_is(name: str) -> None:
         if one["kind"] == "Namespace":
             assert set(one["metadata"]) == {"name", "labels"}
             continue
-        (owner,) = one["metadata"]["ownerReferences"]
+        owner, *others = one["metadata"]["ownerReferences"]
         assert owner["kind"] in {"ClusterPolicy", "NVIDIADriver"}
+        # What an NVIDIADriver owns outlives it until the plan says otherwise: a driver may be in use.
+        assert [row["kind"] for row in others] == (["ClusterPolicy"] if owner["kind"] == "NVIDIADriver" else [])
+        assert not any(row["controller"] or row["blockOwnerDeletion"] for row in others)
         assert owner["controller"] is True
         assert owner["blockOwnerDeletion"] is True
         labels = one["metadata"]["labels"]

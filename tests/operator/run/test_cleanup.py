@@ -250,6 +250,25 @@ async def test_pods_that_act_on_nodes_go_and_those_of_others_stay() -> None:
     assert [obj["metadata"]["namespace"] for obj in acts] == ["tenant"]
 
 
+@pytest.mark.parametrize("may", [True, False])
+async def test_drivers_that_their_daemon_set_has_left_go_too(may: bool) -> None:
+    api = cluster(1, policy=True)
+    component = {names.COMPONENT_LABEL: names.DRIVER_COMPONENT}
+    api.put(
+        PODS, {"metadata": {"name": "left", "namespace": NAMESPACE, "labels": component}, "spec": {"nodeName": "n0"}}
+    )
+    api.put(PODS, {"metadata": {"name": "other", "namespace": NAMESPACE}, "spec": {"nodeName": "n0"}})
+    api.put(
+        PODS, {"metadata": {"name": "theirs", "namespace": "other", "labels": component}, "spec": {"nodeName": "n0"}}
+    )
+    if not may:
+        api.refuse["delete", "pods"] = 403
+    said, _ = await clean(api)
+    gone = {name for verb, plural, name in api.calls if (verb, plural) == ("delete", "pods")}
+    assert gone == {"left"}
+    assert any("may delete no pods" in line for line in said) is not may
+
+
 async def test_suggestions_go_and_operations_of_people_and_records_stay() -> None:
     api, _ = await installed()
     for name, by, phase in (

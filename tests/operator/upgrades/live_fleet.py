@@ -1,12 +1,13 @@
 """A cluster in memory in which everything acts on what kgpu writes: DaemonSets make pods, pods load drivers, agents report.
 
 ``LiveFleet`` is what NVIDIA's operator and kgpu share: an API server, its controllers, kubelets, machines. A driver that
-is unloaded while a pod with GPUs runs there is noted in ``harm``, whoever was to blame.
+is unloaded while a pod with GPUs runs there, or whose pod is ended, is noted in ``harm``, whoever was to blame.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,6 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.base.clock import VirtualClock
+from kgpu.fit import read
+from kgpu.fit.selectors import NodeTerm
 from kgpu.formats import agent_report, names, validation_report
 from kgpu.formats.driver_revision import release_of
 from kgpu.formats.node_order import NodeOrder, OrderAnswer, OrderStep, answer
@@ -27,6 +30,7 @@ from tests.operator.world import NAMESPACE, node_object, report
 
 OLD, NEW, NEWER = "550.54.15", "570.86.15", "580.95.05"
 POLICY: Final = "cluster-policy"
+_POLICY_KINDS: Final = ("ClusterPolicy", "NVIDIADriver")
 _GPUS: Final = {"limits": {"nvidia.com/gpu": "1"}}
 
 
@@ -69,6 +73,7 @@ class LiveFleet(Cluster):
         self.too_old: set[str] = set()
         self.harm: list[str] = []
         self.driven_by: dict[str, Machine] = {}
+        self._ended: set[str] = set()
         self.put(kinds.NAMESPACES, {"metadata": {"name": NAMESPACE}})
         for name in nodes:
             self.gpu_node(name)
@@ -158,6 +163,14 @@ class LiveFleet(Cluster):
         labels = self.object(NODES, node)["metadata"]["labels"]
         return str(labels.get(names.DRIVER_UPGRADE_STATE_LABEL, ""))
 
+    def keys(self, resource: Resource) -> list[tuple[Resource, str, str]]:
+        """The kind, namespace and name of all objects of a kind."""
+        return [key for key in self._objects if key[0] == resource]
+
+    def driver_sets(self) -> list[str]:
+        """The DaemonSets of drivers."""
+        return sorted(name_of(one) for one in self._daemon_sets() if _is_driver(one["spec"]["template"]))
+
     def loaded(self) -> dict[str, str]:
         """The driver of each machine."""
         return {name: machine.loaded for name, machine in self.driven_by.items()}
@@ -178,6 +191,19 @@ class LiveFleet(Cluster):
         (pod,) = [one for one in self._of_drivers() if one["spec"].get("nodeName") == node]
         return pod
 
+    def users_on(self, node: str) -> list[str]:
+        """The pods that use the GPUs of a node."""
+        return [
+            pod["metadata"]["name"] for pod in self._pods_now()
+            if pod["spec"].get("nodeName") == node and asks_for_gpus(pod)
+            and pod["status"].get("phase") not in ("Succeeded", "Failed")
+        ]  # fmt: skip
+
+    def most_drivers(self) -> int:
+        """The most driver pods that are on one node."""
+        there = Counter(pod["spec"]["nodeName"] for pod in self._of_drivers() if pod["spec"].get("nodeName"))
+        return max(there.values(), default=0)
+
     def _of_drivers(self) -> list[Object]:
         return [pod for pod in self._pods_now() if pod["metadata"]["namespace"] == NAMESPACE and _is_driver(pod)]
 
@@ -187,7 +213,9 @@ class LiveFleet(Cluster):
         await super().kubelets()
         self._collect_garbage()
         for daemon_set in self._daemon_sets():
-            self._serve(daemon_set)
+            if "deletionTimestamp" not in daemon_set["metadata"]:
+                self._serve(daemon_set)
+        self._note_ended_drivers()
         self._bind()
         for pod in self._of_drivers():
             if pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]:
@@ -202,6 +230,7 @@ class LiveFleet(Cluster):
         return [stored.shown() for (resource, _, _), stored in self._objects.items() if resource == DAEMON_SETS]
 
     def _collect_garbage(self) -> None:
+        self._without_owners()
         there = {one["metadata"]["uid"]: one for one in self._daemon_sets()}
         for pod in self._pods_now():
             owner = _owner(pod)
@@ -217,6 +246,22 @@ class LiveFleet(Cluster):
                 key = (DAEMON_SETS, NAMESPACE, name_of(live))
                 self._drop(DAEMON_SETS, self._objects[key])
 
+    def _without_owners(self) -> None:
+        """DaemonSets go with the last of their owners."""
+        kept = (kinds.CLUSTER_POLICIES, kinds.NVIDIA_DRIVERS)
+        owners = {row.obj["metadata"]["uid"] for (resource, _, _), row in self._objects.items() if resource in kept}
+        for live in self._daemon_sets():
+            mine = [row["uid"] for row in live["metadata"].get("ownerReferences", ()) if row["kind"] in _POLICY_KINDS]
+            if mine and owners.isdisjoint(mine):
+                self._drop(DAEMON_SETS, self._objects[DAEMON_SETS, NAMESPACE, name_of(live)])
+
+    def _note_ended_drivers(self) -> None:
+        for pod in self._of_drivers():
+            node, name = pod["spec"].get("nodeName"), name_of(pod)
+            if node and "deletionTimestamp" in pod["metadata"] and _is_ready(pod) and name not in self._ended:
+                self._ended.add(name)
+                self.harm += [f"{node}: driver pod {name} was ended under {user}" for user in self.users_on(node)]
+
     def _end(self, pod: Object) -> None:
         if "deletionTimestamp" not in pod["metadata"]:
             metadata = {**pod["metadata"], "deletionTimestamp": stamp_of(START + self.clock.monotonic() + 30)}
@@ -224,19 +269,30 @@ class LiveFleet(Cluster):
 
     def _serve(self, daemon_set: Object) -> None:
         """Make the pods that a DaemonSet's controller would, and end those of nodes that it does not select."""
-        selector = daemon_set["spec"]["template"]["spec"].get("nodeSelector") or {}
+        template = daemon_set["spec"]["template"]["spec"]
+        selector, terms = template.get("nodeSelector") or {}, _node_terms(template)
+        self._adopt(daemon_set)
         mine = {_place(pod): pod for pod in self._pods_now() if _owner(pod).get("uid") == daemon_set["metadata"]["uid"]}
         for name in self.driven_by:
             labels = self.object(NODES, name)["metadata"]["labels"]
-            if selector.items() <= labels.items() and name not in mine:
+            fits = selector.items() <= labels.items() and (terms is None or any(t.matches(labels, name) for t in terms))
+            if fits and name not in mine:
                 self._make(daemon_set, name)
-            elif not selector.items() <= labels.items() and name in mine:
+            elif not fits and name in mine:
                 self._end(mine[name])
+
+    def _adopt(self, daemon_set: Object) -> None:
+        """Take over pods that no controller has and that the selector fits."""
+        wanted = daemon_set["spec"].get("selector", {}).get("matchLabels") or {}
+        for pod in self._pods_now():
+            free = pod["metadata"]["namespace"] == NAMESPACE and not _owner(pod)
+            if free and wanted and wanted.items() <= (pod["metadata"].get("labels") or {}).items():
+                owners = [_controller(daemon_set)]
+                self.put(PODS, {**pod, "metadata": {**pod["metadata"], "ownerReferences": owners}})
 
     def _make(self, daemon_set: Object, node: str) -> None:
         number, template = next(self.uids), daemon_set["spec"]["template"]
-        owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": name_of(daemon_set), "controller": True,
-                 "uid": daemon_set["metadata"]["uid"]}  # fmt: skip
+        owner = _controller(daemon_set)
         is_driver = _is_driver(template)
         kind = "driver" if is_driver else "operand"
         metadata = {
@@ -287,12 +343,7 @@ class LiveFleet(Cluster):
 
     def _unload(self, node: str, machine: Machine) -> None:
         if machine.loaded:
-            users = [
-                pod["metadata"]["name"] for pod in self._pods_now()
-                if pod["spec"].get("nodeName") == node and asks_for_gpus(pod)
-                and pod["status"].get("phase") not in ("Succeeded", "Failed")
-            ]  # fmt: skip
-            self.harm += [f"{node}: {machine.loaded} was unloaded under {name}" for name in users]
+            self.harm += [f"{node}: {machine.loaded} was unloaded under {name}" for name in self.users_on(node)]
             machine.loaded = ""
 
     def _count_pods(self, daemon_set: Object) -> None:
@@ -335,6 +386,18 @@ class LiveFleet(Cluster):
 def _owner(pod: Object) -> Mapping[str, Any]:
     owners = pod["metadata"].get("ownerReferences") or ()
     return next((one for one in owners if one.get("controller")), {})
+
+
+def _controller(daemon_set: Object) -> Object:
+    return {
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": name_of(daemon_set), "controller": True,
+        "uid": daemon_set["metadata"]["uid"],
+    }  # fmt: skip
+
+
+def _node_terms(spec: Object) -> tuple[NodeTerm, ...] | None:
+    rule = (spec.get("affinity") or {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+    return read.node_terms(rule) if rule else None
 
 
 def _place(pod: Object) -> str:

@@ -16,7 +16,7 @@ from kgpu.operations.config import OperationBudget
 from kgpu.operations.run import OperationsController
 from kgpu.operator.model import OperatorSettings
 from kgpu.operator.run import OperatorController
-from tests.operations.world import OPEN, START, SimCollector
+from tests.operations.world import OPEN, START, Killed, SimCollector
 from tests.operator.upgrades.live_fleet import OLD, LiveFleet
 from tests.operator.world import NAMESPACE, SETTINGS
 
@@ -44,6 +44,13 @@ class Story:
         self._task = asyncio.create_task(ManagerProcess(fleet, [self._operator, engine], options, clock=clock).run())
         await settle()
 
+    @property
+    def killed(self) -> bool:
+        """Whether the process was killed at a write of its own (``fleet.die_at``)."""
+        if self._task is None or not self._task.done():
+            return False
+        return _has_killed(self._task.exception())
+
     async def stop(self) -> None:
         if self._task is not None:
             await end(self._task)
@@ -65,7 +72,7 @@ class Story:
             await self._tick(1.0)
 
     async def _tick(self, step: float) -> None:
-        if self._task is not None and self._task.done():
+        if self._task is not None and self._task.done() and not self.killed:
             self._task.result()
         await self.fleet.clock.advance(step)
         await self.fleet.kubelets()
@@ -80,6 +87,12 @@ class Story:
             (row["spec"]["nodeName"], row["spec"]["driver"]["version"], row.get("status")) for row in fleet.operations()
         ]
         return f"{fleet.loaded()}, {rows}, problems {self.problems}, {fleet.said()[:1500]}"
+
+
+def _has_killed(error: BaseException | None) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_has_killed, error.exceptions))
+    return isinstance(error, Killed)
 
 
 @contextlib.asynccontextmanager

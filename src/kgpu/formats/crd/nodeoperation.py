@@ -17,6 +17,8 @@ from kgpu.formats.crd.status import CONDITIONS_LIST, StatusCondition
 
 WAITING_FOR_PODS: Final = "WaitingForPods"
 """The reason of an operation that waits for pods to end before it evicts any."""
+DRIVER_RELEASED: Final = "DriverReleased"
+"""The condition of an upgrade whose node is empty, once the node's agent has had its time to let go of the driver."""
 ROLLOUT_STOPPED: Final = "RolloutStopped"
 """The reason of an operation that waits because others of its rollout have failed."""
 MAX_TEXT: Final = 1024

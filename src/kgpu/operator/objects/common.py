@@ -56,7 +56,11 @@ class Scene:
         annotations: Mapping[str, str] | None = None,
         **content: Any,
     ) -> Object:
-        """An object with the labels for finding and pruning it, owned by the policy or by ``owner``."""
+        """An object with the labels for finding and pruning it, owned by the policy or by ``owner``.
+
+        What an NVIDIADriver owns is the policy's, too: garbage collection would take its driver's pods away together
+        with it, whoever uses the driver. What becomes of them is the plan's to say.
+        """
         operator = self.policy.spec.operator
         metadata: Object = {"name": name}
         if KINDS[kind].namespaced:
@@ -70,6 +74,9 @@ class Scene:
         if all_annotations := {**operator.annotations, **(annotations or {})}:
             metadata["annotations"] = all_annotations
         metadata["ownerReferences"] = [owner_reference(owner or self.policy)]
+        if owner is not None and owner is not self.policy:
+            shared = {"controller": False, "blockOwnerDeletion": False}
+            metadata["ownerReferences"].append({**owner_reference(self.policy), **shared})
         obj = {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **content}
         # A deep copy of plain lists and mappings, as the API server would return them.
         plain: Object = msgspec.json.decode(msgspec.json.encode(obj))

@@ -3,19 +3,21 @@ are precompiled, and on OpenShift per version of RHCOS. The replaced operator ch
 first of them.
 
 Upgrades (``kgpu.operator.upgrades``) replace pods one by one (``OnDelete``), never a change here. A DaemonSet keeps its
-name while it exists, whatever other pools come and go: another name would mean another driver installation. Nodes with
-a host driver have the label ``gpu.deploy.driver=pre-installed``, which no selector matches.
+name while it exists, whatever other pools come and go: another name would mean another driver installation. Nodes that
+change the object of their driver (``driver_moves``) need both DaemonSets, the former one's and the next one's. Nodes
+with a host driver have the label ``gpu.deploy.driver=pre-installed``, which no selector matches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from kgpu.base.plain import items, mapping, strings, text
 from kgpu.formats import names
 from kgpu.formats.operands import BY_NAME
-from kgpu.operator.model import NvidiaDriver, Object
+from kgpu.operator.model import NvidiaDriver, Object, Policy
 from kgpu.operator.objects import driver_settings, openshift, shape
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.driver_containers import CONTAINER, PROBE_FILE, PROBE_MAP
@@ -47,11 +49,11 @@ def policy_pools(scene: Scene) -> Pools:
 
 
 def driver_pools(scene: Scene, driver: NvidiaDriver) -> Pools:
-    """The pools of an NVIDIADriver, made of the nodes that are labelled as its own."""
+    """The pools of an NVIDIADriver, made of the nodes that are labelled as its own or will be."""
     mine = (
         node
         for node in scene.observed.nodes
-        if node.labels.get(names.LABEL_DRIVER_OWNER) == driver.name and takes_driver(node)
+        if driver.name in (node.labels.get(names.LABEL_DRIVER_OWNER), node.next_owner) and takes_driver(node)
     )
     by_kernel = bool(driver.spec.use_precompiled)
     return pools(mine, by_kernel=by_kernel, openshift=scene.observed.openshift is not None)
@@ -63,7 +65,7 @@ def of_policy(scene: Scene) -> list[Object]:
     if not wanted_pools:
         # No node needs a driver pod, so an invalid image that nobody runs is not reported.
         return []
-    settings = driver_settings.of_policy(scene)
+    settings = dataclasses.replace(driver_settings.of_policy(scene), node_affinity=_not_yet_ours(scene))
     by_pool = policy_names(wanted_pools, scene.observed.daemon_sets)
     result = [*shared(scene), *_account(scene, OPERAND.account)]
     return result + [daemon_set(scene, settings, pool, by_pool[pool.key], OPERAND.account) for pool in wanted_pools]
@@ -72,6 +74,21 @@ def of_policy(scene: Scene) -> list[Object]:
 def _account(scene: Scene, name: str, owner: NvidiaDriver | None = None) -> list[Object]:
     admitted = openshift.admits(scene, openshift.FOR_DRIVERS)
     return account(scene, name, STATE, cluster=DRIVER_MANAGER_RULES, namespaced=admitted, owner=owner)
+
+
+def _not_yet_ours(scene: Scene) -> Object | None:
+    """Keep the ClusterPolicy's pods off nodes that still have the driver of an NVIDIADriver. They would wait there for
+    it to go, and the scheduler could remove it for them if their priority is higher.
+    """
+    held = {
+        owner
+        for node in scene.observed.nodes
+        if node.next_owner is not None and (owner := node.labels.get(names.LABEL_DRIVER_OWNER))
+    }
+    if not held:
+        return None
+    others = {"key": names.LABEL_DRIVER_OWNER, "operator": "NotIn", "values": sorted(held)}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [others]}]}}
 
 
 def of_driver(scene: Scene, driver: NvidiaDriver) -> list[Object]:
@@ -211,14 +228,26 @@ def shared(scene: Scene) -> list[Object]:
 
 
 def leftovers(scene: Scene, rendered: list[Object]) -> bool:
-    """True if a live driver DaemonSet that is no longer wanted still has pods on nodes.
+    """True if a driver DaemonSet that is no longer wanted has pods on nodes still, or has left some there.
 
-    Its nodes may only have lost their feature labels for a moment; without its pods they would lose their driver.
+    Its nodes may only have lost their feature labels for a moment, or keep their driver until their upgrade; without
+    its pods they would lose their driver. Those that it has left need their account until then.
     """
-    wanted = {obj["metadata"]["name"] for obj in rendered if obj["kind"] == "DaemonSet"}
+    wanted = {str(obj["metadata"]["name"]) for obj in rendered if obj["kind"] == "DaemonSet"}
+    if any(pod.holds and pod.daemon_set not in wanted for pod in scene.observed.driver_pods):
+        return True
+    gone = wanted | orphans(scene.policy, scene.observed.daemon_sets, wanted)
     return any(
-        name not in wanted and _is_driver(live) and _pods(live) > 0 for name, live in scene.observed.daemon_sets.items()
+        name not in gone and _is_driver(live) and _pods(live) > 0 for name, live in scene.observed.daemon_sets.items()
     )
+
+
+def orphans(policy: Policy, live: Iterable[str], wanted: Collection[str]) -> frozenset[str]:
+    """DaemonSets of the ClusterPolicy's driver that go without their pods: NVIDIADrivers take these over one by one."""
+    settings = policy.spec.driver
+    if settings.enabled is False or not settings.use_nvidia_driver_crd:
+        return frozenset()
+    return frozenset(name for name in live if name.startswith(BASE) and name not in wanted)
 
 
 def _is_driver(live: Object) -> bool:

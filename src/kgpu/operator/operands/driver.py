@@ -41,12 +41,12 @@ def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None
     stopped = pause_cause(operand, node)
     if stopped is not None:
         return stopped
-    owner = node.labels.get(names.LABEL_DRIVER_OWNER, "")
+    owner = node.driver_owner
     if view.policy.spec.driver.use_nvidia_driver_crd and owner in view.unusable_drivers:
         why = view.unusable_drivers[owner]
         what = f"its NVIDIADriver {owner} brings no driver: {why.statement}"
         return Cause(reason="DriverNotReady", what=what, remedy=why.remedy)
-    fitting = view.drivers.of(node.labels)
+    fitting = view.drivers.of(node)
     if not fitting and _is_untold(view.observed, node):
         return Cause(
             reason="SystemUnknown",
