@@ -16,7 +16,7 @@ from kgpu.operator import versions
 from kgpu.operator.causes import CauseView
 from kgpu.operator.labels import WORKLOADS, LabelRules, is_gpu
 from kgpu.operator.model import ClusterNode, NodeLabels, ObservedCluster
-from kgpu.operator.objects import openshift
+from kgpu.operator.objects import toolkit_state
 from kgpu.operator.policy_summary import has_feature_labels
 from kgpu.operator.survey import Survey
 from kgpu.operator.upgrade_slots import upgrade_slots
@@ -70,7 +70,7 @@ def metrics(survey: Survey, *, ready: bool) -> dict[str, float]:
     broken = bool(view.errors) or survey.summary.failed
     return {
         **plain_metrics(view.observed, BROKEN if broken else OK if ready else NOT_READY),
-        **openshift.figures(openshift.toolkit_state(view.policy, view.observed)),
+        **toolkit_state.figures(toolkit_state.toolkit_state(view.policy, view.observed)),
         **_of_upgrades(view),
     }
 

@@ -10,6 +10,7 @@ import pytest
 from kgpu.formats import names
 from kgpu.operator.model import ClusterNode, Object, ObservedCluster
 from kgpu.operator.objects import openshift as parts
+from kgpu.operator.objects import toolkit_state as states
 from kgpu.operator.objects.pools import MAX_NAME, rhcos_name
 from kgpu.operator.openshift import DriverToolkit, OpenShift
 from tests.operator.objects.scenes import (
@@ -57,7 +58,7 @@ def with_pods(one: Object) -> Object:
 
 
 def told(case: Case) -> list[str]:
-    return [record.one_line() for record in case.rendered().advice if record.reason == parts.UNAVAILABLE]
+    return [record.one_line() for record in case.rendered().advice if record.reason == states.UNAVAILABLE]
 
 
 def test_a_pool_per_version_of_rhcos_with_its_own_toolkit() -> None:
@@ -231,7 +232,7 @@ def test_a_driver_object_s_daemonset_has_the_replaced_operator_s_name() -> None:
 
 
 def figures(*nodes: ClusterNode, spec: str = "{}", cluster: OpenShift = OPENSHIFT) -> dict[str, float]:
-    found = parts.figures(parts.toolkit_state(policy(spec), openshift(*nodes, openshift=cluster)))
+    found = states.figures(states.toolkit_state(policy(spec), openshift(*nodes, openshift=cluster)))
     return {key.removeprefix("gpu_operator_openshift_driver_toolkit_"): value for key, value in found.items() if value}
 
 
@@ -268,16 +269,16 @@ def test_what_pods_have_already_is_not_called_missing() -> None:
     nodes = (rhcos("a"), rhcos("b", RHCOS_NEXT))
     observed = openshift(*nodes, daemon_sets=live, openshift=next_alone)
     assert told(Case(observed=observed)) == []
-    found = parts.figures(parts.toolkit_state(policy(), observed))
+    found = states.figures(states.toolkit_state(policy(), observed))
     assert found["gpu_operator_openshift_driver_toolkit_rhcos_tags_missing"] == 0
     (line,) = told(Case(observed=dataclasses.replace(observed, openshift=NO_STREAM)))
     assert "on b drivers are built with packages" in line
     alone = openshift(rhcos("a"), daemon_sets=live, openshift=NO_STREAM)
     (line,) = told(Case(observed=alone))
     assert "keep theirs" in line
-    figure = parts.figures(parts.toolkit_state(policy(), alone))
+    figure = states.figures(states.toolkit_state(policy(), alone))
     assert figure["gpu_operator_openshift_driver_toolkit_enabled"] == 1
 
 
 def test_elsewhere_there_is_one_metric_as_before() -> None:
-    assert parts.figures(None) == {"gpu_operator_openshift_driver_toolkit_enabled": -1.0}
+    assert states.figures(None) == {"gpu_operator_openshift_driver_toolkit_enabled": -1.0}

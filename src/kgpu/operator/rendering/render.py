@@ -12,7 +12,7 @@ from kgpu.base.advice import Advice
 from kgpu.base.errors import UserError
 from kgpu.formats.operands import OPERANDS
 from kgpu.operator.model import NodeLayout, Object, ObservedCluster, OperatorSettings, Policy
-from kgpu.operator.objects import driver, monitoring, openshift
+from kgpu.operator.objects import driver, monitoring, openshift, toolkit_state
 from kgpu.operator.objects.common import KINDS, Rendered, Scene
 from kgpu.operator.operand_env import check_env
 from kgpu.operator.operand_spec import OperandSpec
@@ -124,7 +124,7 @@ def _advice(scene: Scene) -> Iterator[Advice]:
             if advice is not None:
                 yield advice
     yield from ignored.ignored(scene)
-    yield from openshift.advice(scene)
+    yield from toolkit_state.advice(scene)
     if (absent := monitoring.missing(scene)) is not None:
         yield absent
     for spec in SPECS.values():
