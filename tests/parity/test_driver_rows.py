@@ -17,7 +17,7 @@ from tests.test_promises import named_tests, one_line
 
 ROOT: Final = Path(__file__).parent.parent.parent
 ROWS: Final[list[dict[str, Any]]] = yaml.safe_load((Path(__file__).parent / "driver_rows.yaml").read_text())
-ANSWERS: Final = frozenset({"yes", "partly", "no", "wont"})
+ANSWERS: Final = frozenset({"yes", "partly", "no", "never"})
 DRIVERS: Final = "85-175, 377-473, 573-575, 577, 580, 599, 602, 653-674, 683-687, 695, 720-721"
 """The rows of sheet 1 that are about drivers, whatever they were once answered with."""
 OPEN: Final = (
