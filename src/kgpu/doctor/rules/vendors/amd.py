@@ -425,7 +425,7 @@ def _vendor(pod: Pod) -> str:
 def _no_group(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     """Evidence that the pod has an AMD GPU and no group that may open its device files."""
     pod = hit.pod
-    if pod is None or not any(name.startswith("amd.com/") for name in matching.accelerators(pod)):
+    if pod is None or not any(name.startswith(names.AMD_RESOURCE_PREFIX) for name in matching.accelerators(pod)):
         return None
     if items(pod.at("spec.securityContext.supplementalGroups")):
         return None
