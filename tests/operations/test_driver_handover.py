@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kgpu.formats import names
+from kgpu.formats.driver_revision import DriverRevision
 from kgpu.kube.port import NODES, PODS, Object
 from kgpu.operations.driver_pods import DriverPod, driver_on
 from tests.operations.sim_drivers import DAEMON_SET, wanted
@@ -64,6 +65,17 @@ async def test_a_pod_of_another_daemon_set_goes_with_the_node_and_is_not_deleted
     assert (cluster.status("m")["reason"], cluster.driver_deletions) == ("DriverUpgraded", [])
 
 
+@pytest.mark.parametrize("next_one", ["", "another"])
+async def test_a_node_that_is_not_to_get_that_daemon_set_is_not_emptied_for_it(next_one: str) -> None:
+    cluster = cluster_of([FORMER])
+    if next_one:
+        is_to_move(cluster, next_one)
+    async with upgrading(cluster) as engine:
+        await until(engine, "Complete")
+    assert (cluster.status("m")["result"], cluster.status("m")["reason"]) == ("Superseded", "NoDriverPod")
+    assert (cluster.driver_pods("n1"), cluster.evictions) == (["driver-1"], [])
+
+
 @pytest.mark.parametrize(
     ("next_one", "outcome"),
     [
@@ -74,9 +86,10 @@ async def test_a_pod_of_another_daemon_set_goes_with_the_node_and_is_not_deleted
 )
 async def test_a_node_that_is_not_given_away_keeps_its_driver(next_one: str, outcome: tuple[str, ...]) -> None:
     cluster = cluster_of([FORMER])
-    if next_one:
-        is_to_move(cluster, next_one)
+    is_to_move(cluster, DAEMON_SET)
     async with upgrading(cluster) as engine:
+        await until(engine, "Acting")
+        is_to_move(cluster, next_one)
         await until(engine, outcome[0])
         status = cluster.status("m")
         assert (status["phase"], status["result"], status["reason"]) == outcome
@@ -100,11 +113,20 @@ async def test_a_person_can_cancel_while_the_node_is_given_away() -> None:
 
 def test_which_pod_holds_the_driver() -> None:
     def pod(name: str, daemon_set: str = "", **given: Any) -> DriverPod:
-        return DriverPod(namespace="n", name=name, uid=name, node="n1", daemon_set=daemon_set, **given)
+        image = DriverRevision(image="driver:570.1-ubuntu24.04")
+        return DriverPod(
+            namespace="n", name=name, uid=name, node="n1", daemon_set=daemon_set, revision=image, **given
+        )  # fmt: skip
 
-    own, left = pod("own", "d", created="2"), pod("left", created="1")
+    own, left = pod("own", "d", created="2", placed=False), pod("left", created="1")
     former, gone = pod("former", "f", created="1"), pod("gone", "f", created="3", ending=True)
-    for there, holds in (((own, left), left), ((own, former), former), ((own, gone), own), ((gone,), gone), ((), None)):
+    for there, holds in (
+        ((own, left), left),
+        ((own, former), former),
+        ((own, gone), gone),
+        ((gone,), gone),
+        ((), None),
+    ):
         assert driver_on(there, "n1", "d") is holds
         assert driver_on(reversed(there), "n1", "d") is holds
     assert driver_on([own], "n2", "d") is None

@@ -50,8 +50,10 @@ ENDING: dict[str, Any] = {"deletionTimestamp": "2033-11-14T22:13:20Z"}
         ((obj("own", **ENDING), obj("next", placed=False)), "own"),
         ((obj("left", owner=""),), "left"),
         ((obj("unplaced", owner="", placed=False),), ""),
-        ((obj("other", owner="another"),), ""),
-        ((obj("own", placed=False), obj("other", owner="another")), "own"),
+        ((obj("other", owner="another"),), "other"),
+        ((obj("own", placed=False), obj("other", owner="another")), "other"),
+        ((obj("own"), obj("other", owner="another")), "own"),
+        ((obj("unplaced", owner="another", placed=False),), ""),
         ((obj("replica", owner="set", kind="ReplicaSet"),), ""),
         ((obj("of its name", kind="ReplicaSet"),), ""),
         ((obj("no driver", owner="", container="c"),), ""),
@@ -60,11 +62,6 @@ ENDING: dict[str, Any] = {"deletionTimestamp": "2033-11-14T22:13:20Z"}
 def test_whose_pod_it_is(objects: tuple[Object, ...], name: str) -> None:
     assert chosen(*objects) == name
     assert chosen(*reversed(objects)) == name
-
-
-def test_a_name_that_begins_anothers_is_another() -> None:
-    assert chosen(obj("longer", owner=f"{BASE}-ubuntu22.04")) == ""
-    assert chosen(obj("shorter", owner=BASE.removesuffix("set"))) == ""
 
 
 HOSTILE: tuple[Any, ...] = (

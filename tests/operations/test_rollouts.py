@@ -87,7 +87,7 @@ def test_it_stops_after_failures_in_a_row_and_names_them() -> None:
 
 def test_the_end_of_a_failure_is_not_cut_off() -> None:
     said = "driver 570.86.15 could not be loaded: " + "x" * 400 + ": no headers"
-    rows = [operation(number, "Failed", status={"result": "PermanentFailure", "message": said}) for number in (1, 2)]
+    rows = [ended(number, "PermanentFailure", message=said) for number in (1, 2)]
     assert admit([*rows, operation(3)], nodes(4), WIDE, NOW)["op3"].why.count("no headers") == 2
 
 

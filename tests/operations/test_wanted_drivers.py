@@ -41,7 +41,8 @@ def daemon_set(api: FakeApi, namespace: str, name: str, **node_selector: str) ->
 
 def driver_pod(api: FakeApi, namespace: str, image: str, name: str = "driver-one", **metadata: str) -> None:
     made = template(image)
-    made["metadata"] |= {"name": name, "namespace": namespace, **metadata}
+    owner = {"kind": "DaemonSet", "name": "nvidia-driver-daemonset", "controller": True}
+    made["metadata"] |= {"name": name, "namespace": namespace, "ownerReferences": [owner], **metadata}
     made["spec"]["nodeName"] = "one"
     api.put(PODS, made)
 

@@ -70,7 +70,7 @@ def settled(operation: Operation, world: World) -> Step | None:
     wanted, pod = _wanted(operation), world.driver
     if not world.drivers_known:
         return Step(again_at=world.now + LOOK_SECONDS)
-    if pod is None:
+    if pod is None or not _is_expected(pod, wanted, present(world)):
         return _without_pod(operation, world)
     if not pod.ending and _is_wanted(pod, wanted):
         why = f"its pod {pod.name} is of driver {_name(wanted)} already"
@@ -343,6 +343,11 @@ def _wanted(operation: Operation) -> OperationDriver:
 def _is_own(pod: DriverPod, wanted: OperationDriver) -> bool:
     """Whether the DaemonSet has made it."""
     return pod.daemon_set == wanted.daemon_set
+
+
+def _is_expected(pod: DriverPod, wanted: OperationDriver, node: TargetNode) -> bool:
+    """Whether the pod may go for the wanted DaemonSet's: one of another, only where the node is to be given to that."""
+    return not pod.daemon_set or _is_own(pod, wanted) or node.next_driver == wanted.daemon_set
 
 
 def _is_wanted(pod: DriverPod, wanted: OperationDriver) -> bool:

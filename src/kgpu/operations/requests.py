@@ -302,7 +302,7 @@ async def preview(
 
 
 def _driver_pod(pods: Iterable[Object], node: str, driver: OperationDriver | None) -> DriverPod | None:
-    """The pod that an upgrade exchanges, None if there is none."""
+    """The pod that an upgrade exchanges, None if there is none, or it goes already."""
     if driver is None:
         return None
     label = (names.COMPONENT_LABEL, names.DRIVER_COMPONENT)
@@ -312,7 +312,8 @@ def _driver_pod(pods: Iterable[Object], node: str, driver: OperationDriver | Non
         for obj, meta in metadata
         if meta.get("namespace") == driver.namespace and label in strings(meta.get("labels")).items()
     )
-    return driver_on(of_drivers, node, driver.daemon_set)
+    pod = driver_on(of_drivers, node, driver.daemon_set)
+    return pod if pod is not None and not pod.ending else None
 
 
 async def _leader(api: KubeApi, pods: Sequence[NodePod]) -> tuple[str, str]:

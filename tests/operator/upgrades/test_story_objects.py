@@ -24,7 +24,7 @@ CRD: dict[str, Any] = {"useNvidiaDriverCRD": True}
 ONE_BY_ONE: dict[str, Any] = {"autoUpgrade": True, "maxParallelUpgrades": 1, "maxUnavailable": 1}
 BY_HAND: dict[str, Any] = {"autoUpgrade": False, "maxParallelUpgrades": 0, "maxUnavailable": "100%"}
 NODES = ("n1", "n2", "n3")
-BEGUN = ("cordon-required", "pod-deletion-required", "pod-restart-required", "validation-required", "uncordon-required")
+BEGUN = ("cordon-required", "pod-deletion-required", "pod-restart-required", "validation-required")
 
 
 def nvidia_driver(fleet: LiveFleet, name: str, version: str, upgrade: Any = AUTO, **spec: Any) -> None:
