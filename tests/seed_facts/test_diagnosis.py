@@ -105,7 +105,7 @@ CASES = {
     "OPR-12: OpenShift admits no privileged pod": Case(
         plan=refused_pods('pods "kgpu-agent-" is forbidden: unable to validate against any security context constraint'),
         reason="PodsNotCreated",
-        words=("n1", "security context constraint", "grant the service account an SCC"),
+        words=("n1", "security context constraint", "platform.openshift=true"),
     ),
     "OPR-15: which check of the validator fails": Case(
         plan=validated("ToolkitNotReady", "toolkit: no CDI spec is in /var/run/cdi; to do: see why the toolkit waits"),
