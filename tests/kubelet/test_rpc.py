@@ -129,6 +129,20 @@ async def test_nobody_listening_is_a_three_part_error(folder: Path, there: str) 
     assert refused.value.remedy
 
 
+async def test_a_line_that_is_lost_between_connecting_and_its_first_use_is_told(folder: Path) -> None:
+    one = server(folder / "s")
+    await one.start()
+    async with RpcClient(folder / "s") as client:
+        protocol = await client._channel.__connect__()
+        protocol.processor.connection.close()
+        with pytest.raises(KubeletError, match="failed: the connection was lost"):
+            await client.call(GET_OPTIONS, dp.Empty(), timeout=5)
+        while client._channel._connected:  # noqa: ASYNC110 - it gets to know in a turn of the loop
+            await asyncio.sleep(0)
+        assert (await client.call(GET_OPTIONS, dp.Empty(), timeout=60)).pre_start_required
+    await one.close()
+
+
 async def test_a_silent_server_meets_the_deadline(folder: Path) -> None:
     async def silent(_request: Any) -> Any:
         await asyncio.Event().wait()

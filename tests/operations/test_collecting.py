@@ -106,6 +106,19 @@ async def _started(pids: Path) -> list[int]:
     return known
 
 
+async def test_a_call_that_is_cancelled_while_its_process_starts_ends(pids: Path) -> None:
+    code = f"child = os.fork(); open({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n'); time.sleep(600)"
+    for turns in range(6):
+        work = asyncio.create_task(collect(code))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        time.sleep(0.3 if turns else 0)  # noqa: ASYNC251 - the loop has no turn, as on a machine with much to do
+        work.cancel()
+        _, pending = await asyncio.wait([work], timeout=30)
+        assert not pending
+    assert all(map(_ended, _in(pids)))
+
+
 @pytest.mark.parametrize("cancelled", [True, False])
 async def test_nothing_of_it_stays(pids: Path, cancelled: bool) -> None:
     """Neither the process nor what it has started, whether it is cancelled or takes too long."""

@@ -285,12 +285,19 @@ class RpcClient:
                 message=problem.message or "",
             ) from problem
         except _LINE_TROUBLE as problem:
-            detail = str(problem) or type(problem).__name__
-            raise KubeletError(
-                f"{method.name} on {self.path} failed: {detail}",
-                "a process that listens and answers there",
-                "check that the process behind the socket runs; it is tried again",
-            ) from problem
+            raise self._failed(method, str(problem) or type(problem).__name__) from problem
+        except AttributeError as problem:
+            # grpclib's, for a line that was lost between connecting and the first use of it.
+            if problem.name != "_transport":
+                raise
+            raise self._failed(method, "the connection was lost") from problem
+
+    def _failed(self, method: Method, detail: str) -> KubeletError:
+        return KubeletError(
+            f"{method.name} on {self.path} failed: {detail}",
+            "a process that listens and answers there",
+            "check that the process behind the socket runs; it is tried again",
+        )
 
 
 class RpcError(KubeletError):

@@ -65,10 +65,7 @@ class CollectingProcess:
         words += ["--namespace", self._namespace] if self._namespace else []
         words += ["--kubeconfig", self._kubeconfig] if self._kubeconfig else []
         try:
-            process = await asyncio.create_subprocess_exec(
-                *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE, start_new_session=True,
-            )  # fmt: skip
+            process = await _started(words)
         except OSError as error:
             raise _failed(f"it can't be started: {error.strerror}") from error
         try:
@@ -83,6 +80,24 @@ class CollectingProcess:
         if code != 0 or not data:
             raise _failed(_why(code, said))
         return data
+
+
+async def _started(words: Sequence[str]) -> asyncio.subprocess.Process:
+    """Start a process in a session of its own. Raises OSError.
+
+    Not to be cancelled halfway: asyncio would end the process alone, and wait for ever for pipes that its child has.
+    """
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE, start_new_session=True,
+        )
+    )  # fmt: skip
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await _end(await starting)
+        raise
 
 
 def _bound(pid: int, memory: int) -> None:
