@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kgpu.base.plain import items, mapping, strings, text
 from kgpu.formats import names
+from kgpu.formats.pod_origin import controller_reference
 
 MODULES: Final = (
     "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia_peermem", "nvidia_fs", "nvidia_vgpu_vfio", "gdrdrv", "nvidia",
@@ -91,7 +92,7 @@ _STATUSES: Final = ("containerStatuses", "initContainerStatuses")
 def read_pod(obj: Mapping[str, Any]) -> LocalPod:
     """Read a Pod from the API server."""
     metadata, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
-    owner = next((row for row in map(mapping, items(metadata.get("ownerReferences"))) if row.get("controller")), {})
+    owner = controller_reference(obj)
     claims = bool(items(spec.get("resourceClaims")))
     rows = [mapping(row) for key in _STATUSES for row in items(status.get(key))]
     return LocalPod(

@@ -29,9 +29,14 @@ def _pinned_to(spec: Mapping[str, Any]) -> str:
     return ""
 
 
+def controller_reference(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a Pod says of its controller, {} without one."""
+    rows = map(mapping, items(mapping(pod.get("metadata")).get("ownerReferences")))
+    return next((row for row in rows if row.get("controller")), {})
+
+
 def controller_of(pod: Mapping[str, Any]) -> str:
     """The controller of a Pod: the name of a DaemonSet, ``kind/name`` of another kind, "" without one."""
-    rows = map(mapping, items(mapping(pod.get("metadata")).get("ownerReferences")))
-    owner = next((row for row in rows if row.get("controller")), {})
+    owner = controller_reference(pod)
     kind, name = text(owner.get("kind")), text(owner.get("name"))
     return name if kind == DAEMON_SET or not owner else f"{kind}/{name}"

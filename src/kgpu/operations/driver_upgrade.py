@@ -118,7 +118,7 @@ def acting(operation: Operation, world: World) -> Step:
     pod, act = world.driver, operation.status.act or NodeAct()
     if pod is not None and pod.uid == act.pod_uid:
         return _leaving(operation, world, pod)
-    return _coming(operation, world, pod)
+    return _coming(operation, world)
 
 
 def _leaving(operation: Operation, world: World, pod: DriverPod) -> Step:
@@ -181,10 +181,10 @@ def _in_use(operation: Operation, world: World) -> str:
     return "the node still counts as validated" if before.checked and node.validated else ""
 
 
-def _coming(operation: Operation, world: World, pod: DriverPod | None) -> Step:
+def _coming(operation: Operation, world: World) -> Step:
     """The steps until the next pod is Ready."""
-    squatter = pod if pod is not None and not _is_own(pod, _wanted(operation)) else None
-    pod = None if squatter is not None else pod
+    pod = _own(operation, world)
+    squatter = world.driver if pod is None else None
     if pod is not None and pod.ready and not pod.ending:
         return record(
             operation, world, (ACT_DONE, "True", "Exchanged", ""), phase=OperationPhase.VERIFYING,

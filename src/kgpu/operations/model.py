@@ -30,6 +30,7 @@ from kgpu.formats.crd.nodeoperation import (
 )
 from kgpu.formats.gpu_report import GpuReport
 from kgpu.formats.node_order import NodeOrder, OrderAnswer
+from kgpu.formats.pod_origin import controller_reference
 from kgpu.operations.driver_pods import DriverPod
 
 Object: TypeAlias = dict[str, Any]
@@ -317,7 +318,7 @@ class NodePod:
 def read_pod(obj: Mapping[str, Any]) -> NodePod:
     """Read a Pod from the API server."""
     metadata, spec = mapping(obj.get("metadata")), mapping(obj.get("spec"))
-    owner = next((row for row in map(mapping, items(metadata.get("ownerReferences"))) if row.get("controller")), {})
+    owner = controller_reference(obj)
     return NodePod(
         namespace=text(metadata.get("namespace")), name=text(metadata.get("name")), uid=text(metadata.get("uid")),
         node=text(spec.get("nodeName")), owner=(text(owner.get("kind")), text(owner.get("name"))),

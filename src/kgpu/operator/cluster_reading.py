@@ -20,6 +20,7 @@ from kgpu.formats import names, yaml
 from kgpu.formats.operands import OPERANDS
 from kgpu.kube import kinds
 from kgpu.kube.informer import Key
+from kgpu.kube.operator_namespace import operator_namespace
 from kgpu.kube.port import KubeRefusedError, Object, Selector, ServedResources, name_of, namespace_of
 from kgpu.operator.model import AgentNodes, NodeLayout, ObservedCluster, OperatorSettings, OtherPresence
 from kgpu.operator.other_programs import OtherPrograms
@@ -173,14 +174,8 @@ async def _namespace(api: WatchedCluster, deployments: list[Object], served_kind
     if deployments:
         return namespace_of(deployments[0])
     if kinds.plural_and_group(kinds.CLUSTER_POLICIES) in served_kinds:
-        try:
-            policies = await api.list(kinds.CLUSTER_POLICIES)
-        except KubeError:
-            return names.GPU_OPERATOR_NAMESPACE
-        for policy in policies.items:
-            namespace = text(mapping(policy.get("status")).get("namespace"))
-            if namespace:
-                return namespace
+        with contextlib.suppress(KubeError):
+            return await operator_namespace(api)
     return names.GPU_OPERATOR_NAMESPACE
 
 
