@@ -117,7 +117,7 @@ class _Operator:
         wanted = wanted_driver(daemon_set)
         if wanted is None:
             raise ValueError(daemon_set)
-        pods, known = driver_pods(map(read_pod, self._cluster.drivers.pods())), self._cluster.operations()
+        pods, known = driver_pods(map(read_pod, self._cluster.drivers.pods()), time.time()), self._cluster.operations()
         begin = time.perf_counter()
         upgrades = node_upgrades(self._nodes, {DAEMON_SET: daemon_set}, pods, known)
         found = upgrade_plan(upgrades, {DAEMON_SET: _RULES}, known, {DAEMON_SET: wanted})

@@ -10,11 +10,10 @@ import msgspec
 import pytest
 
 from kgpu.formats import names, validation_report
-from kgpu.formats.crd.nodeoperation import WAITING_FOR_PODS, NodeOperationSpec
+from kgpu.formats.crd.nodeoperation import STEADY_SECONDS, WAITING_FOR_PODS, NodeOperationSpec
 from kgpu.formats.node_order import OrderStep, read_order
 from kgpu.kube.port import NODES
 from kgpu.operations.drain import Fate
-from kgpu.operations.driver_upgrade import STEADY_SECONDS
 from kgpu.operations.requests import preview_of
 from tests.operations.sim_drivers import wanted
 from tests.operations.world import Cluster, Engine

@@ -18,7 +18,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.formats.crd.nodeoperation import NodeAct, NodeBefore, OperationDriver, OperationPhase, Result
+from kgpu.formats.crd.nodeoperation import (
+    STEADY_SECONDS,
+    NodeAct,
+    NodeBefore,
+    OperationDriver,
+    OperationPhase,
+    Result,
+)
 from kgpu.formats.driver_revision import is_of_release
 from kgpu.formats.node_order import OrderStep
 from kgpu.operations.act import Act
@@ -47,8 +54,6 @@ from kgpu.operations.world import World
 
 VERIFY_SECONDS: Final = 900.0
 """How long a node may take to be healthy once its driver is loaded: the GPUs have to be validated and offered."""
-STEADY_SECONDS: Final = 10.0
-"""How long a driver has to stay: its container may be Ready, and the node well, before its last part has failed."""
 POD_SECONDS: Final = 60.0
 """How long an operation that could begin waits for the driver's pod on its node."""
 NO_POD_SECONDS: Final = 300.0

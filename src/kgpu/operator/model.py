@@ -187,8 +187,8 @@ class NodeDriverPod:
     was made for.
 
     ``digest`` and ``image`` are those of its container, ``digest_version`` says how the digest was made. ``made`` is
-    its creation time. ``placed``: it is on the node, and not only meant for it. ``leaving``: it has been deleted and
-    is not gone.
+    its creation time. ``fresh``: it has been Ready for a few seconds only. ``placed``: it is on the node, and not only
+    meant for it. ``leaving``: it has been deleted and is not gone.
     """
 
     name: str
@@ -199,6 +199,7 @@ class NodeDriverPod:
     image: str = ""
     made: str = ""
     ready: bool = False
+    fresh: bool = False
     placed: bool = True
     leaving: bool = False
 

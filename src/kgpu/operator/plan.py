@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from kgpu.base.advice import Advice
+from kgpu.formats.crd.nodeoperation import STEADY_SECONDS
 from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.operator import conditions, plan_report, versions
 from kgpu.operator.active_policy import ActivePolicy, choose_policy, hands_off, ignored
@@ -65,6 +66,7 @@ def _in_force(
         driver_status=driver_statuses(known.view, cluster.assignment, cluster.rules),
         advice=(*plan_report.advice(known, cluster.rules), *losers),
         metrics=plan_report.metrics(known, ready=summary.state == conditions.STATE_READY),
+        again_after=STEADY_SECONDS if any(upgrade.unsure for upgrade in known.view.upgrades.values()) else None,
     )
 
 

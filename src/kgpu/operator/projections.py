@@ -6,6 +6,7 @@ keys of its own. Nothing here raises for what a cluster contains.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
@@ -18,7 +19,7 @@ from kgpu.base.plain import items, mapping, strings, text
 from kgpu.base.printable import last_words, one_line
 from kgpu.formats import names
 from kgpu.formats.crd import decode
-from kgpu.formats.crd.nodeoperation import DRIVER_RELEASED, OperationPhase, OperationType
+from kgpu.formats.crd.nodeoperation import DRIVER_RELEASED, STEADY_SECONDS, OperationPhase, OperationType
 from kgpu.formats.driver_revision import revision_of
 from kgpu.formats.pod_origin import controller_of, node_of
 from kgpu.operator import openshift
@@ -118,7 +119,7 @@ def pod(obj: Object) -> Object:
     """A pod of the operator's namespace: its DaemonSet, its node, and what is wrong with it."""
     metadata, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
     node, placed = node_of(obj)
-    owner = controller_of(obj)
+    owner, ready = controller_of(obj), condition_of(status, "Ready")
     reason, message = ("", "") if metadata.get("deletionTimestamp") else pod_trouble(status)
     return {
         "metadata": _pick(obj, _IDENTITY),
@@ -127,7 +128,8 @@ def pod(obj: Object) -> Object:
         "node": node,
         "reason": reason,
         "message": message,
-        "ready": condition_of(status, "Ready").get("status") == "True",
+        "ready": ready.get("status") == "True",
+        "ready_since": text(ready.get("lastTransitionTime")),
         "driver": _driver_facts(obj, owner, placed=placed),
     }
 
@@ -144,8 +146,9 @@ def _driver_facts(obj: Object, controller: str, *, placed: bool) -> Object | Non
     }  # fmt: skip
 
 
-def driver_pods(pods: Iterable[Object]) -> tuple[NodeDriverPod, ...]:
-    """The pods of drivers, of the reduced pods."""
+def driver_pods(pods: Iterable[Object], now: float) -> tuple[NodeDriverPod, ...]:
+    """The pods of drivers, of the reduced pods. ``now`` is in seconds since 1970; a node's clock may be ahead of it."""
+    fresh_from, fresh_to = _stamp(now - STEADY_SECONDS), _stamp(now + STEADY_SECONDS)
     found = [
         NodeDriverPod(
             name=pod["metadata"]["name"],
@@ -157,6 +160,7 @@ def driver_pods(pods: Iterable[Object]) -> tuple[NodeDriverPod, ...]:
             image=facts["image"],
             made=pod["made"],
             ready=pod["ready"],
+            fresh=pod["ready"] and fresh_from < pod["ready_since"] <= fresh_to,
             leaving=facts["leaving"],
         )
         for pod in pods
@@ -380,6 +384,11 @@ def condition_of(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next(
         (condition for condition in map(mapping, items(status.get("conditions"))) if condition.get("type") == kind), {}
     )
+
+
+def _stamp(moment: float) -> str:
+    """A moment as Kubernetes writes it, which sorts as the moments do."""
+    return dt.datetime.fromtimestamp(moment, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _pick(obj: Object, keys: Iterable[str]) -> Object:

@@ -78,16 +78,17 @@ class NodeUpgrade:
     """A node with a driver DaemonSet: what is wanted, what its pod was made for, and how far its upgrade is.
 
     ``running`` is the release, or else the image, of what runs, "" where nothing does: the wanted driver only does once
-    its pod is Ready. ``former``: that is the pod of another DaemonSet of drivers, or of none any more. ``state`` is
-    None while there is no pod to judge by. ``operation`` is the newest one about the wanted driver, or whichever holds
-    the node. ``stranger`` is the pod of another controller that keeps the wanted driver's from the node: no upgrade
-    ends that.
+    its pod is Ready. ``unsure``: that pod is Ready since its upgrade has failed, and not for long yet. ``former``: that
+    is the pod of another DaemonSet of drivers, or of none any more. ``state`` is None without a pod to judge by.
+    ``operation`` is the newest one about the wanted driver, or whichever holds the node. ``stranger`` is the pod of
+    another controller that keeps the wanted driver's from the node: no upgrade ends that.
     """
 
     node: str
     node_uid: str
     wanted: WantedDriver
     running: str = ""
+    unsure: bool = False
     former: bool = False
     needed: bool = False
     skipped: bool = False
@@ -168,24 +169,30 @@ def _upgrade(
     )  # fmt: skip
     other = _in_the_way(own, there)
     stranger = other is not None and other.daemon_set not in known
-    running = other or own
     needed = other is not None or (own is not None and _differs(own, wanted))
     holding = next((one for one in operations if not is_pending(one) and not is_over(one)), None)
     newest = max(
         (one for one in operations if _is_for(one, wanted)), key=lambda one: (one.created, one.name), default=None
     )
+    unsure = own is not None and own.fresh and not needed and has_failed(newest)
+    up = own is not None and own.ready and not unsure
     return NodeUpgrade(
         node=node.name,
         node_uid=node.uid,
         wanted=wanted,
-        running="" if running is None or not (needed or running.ready) else release_of(running.image) or running.image,
+        running=_driver_of(other or own) if needed or up else "",
+        unsure=unsure,
         former=other is not None and not stranger,
         needed=needed,
         skipped=node.labels.get(names.DRIVER_UPGRADE_SKIP) == "true",
-        state=_state(needed, own, holding, newest),
+        state=_state(needed, own, holding, newest, up=up),
         operation=holding or newest,
         stranger=other if stranger else None,
     )
+
+
+def _driver_of(pod: NodeDriverPod | None) -> str:
+    return "" if pod is None else release_of(pod.image) or pod.image
 
 
 def _in_the_way(own: NodeDriverPod | None, pods: Iterable[NodeDriverPod]) -> NodeDriverPod | None:
@@ -214,12 +221,13 @@ def has_failed(operation: UpgradeOperation | None) -> bool:
 
 
 def _state(
-    needed: bool, own: NodeDriverPod | None, holding: UpgradeOperation | None, newest: UpgradeOperation | None
-) -> UpgradeState | None:
+    needed: bool, own: NodeDriverPod | None, holding: UpgradeOperation | None, newest: UpgradeOperation | None, *,
+    up: bool,
+) -> UpgradeState | None:  # fmt: skip
     if holding is not None:
         return state_of(holding)
     # A driver that has come up by itself after all is as good as one that an upgrade has brought.
-    if has_failed(newest) and (needed or own is None or not own.ready):
+    if has_failed(newest) and (needed or not up):
         return UpgradeState.FAILED
     if needed:
         return UpgradeState.REQUIRED

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -315,7 +316,7 @@ class ClusterWatching:
             daemon_sets=daemon_sets,
             config_maps={name: obj["keys"] for (_, name), obj in self.objects("configmaps").items()},
             pods=projections.nodes_by_daemon_set(pods),
-            driver_pods=projections.driver_pods(pods),
+            driver_pods=projections.driver_pods(pods, time.time()),
             upgrades=tuple(
                 obj["upgrade"] for _, obj in sorted(self.objects(OPERATIONS).items()) if obj["upgrade"] is not None
             ),

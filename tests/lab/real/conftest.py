@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +20,7 @@ import pytest
 
 from kgpu.base.errors import LabError
 from kgpu.hw.simulator import operate
+from kgpu.lab import processes
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import build, hosttools
 from kgpu.lab.real.cluster import RealLab
@@ -134,6 +136,17 @@ class Cluster:
         """When the kubelet took a registration of the GPU resource, as seconds since the epoch, from its own log."""
         return self._kubelet_log('"Got registration request from device plugin with resource"')
 
+    def is_registered(self) -> bool:
+        """Whether the kubelet has the plugin of the agent that runs now.
+
+        For a second after an agent was killed, the node's status still has the GPUs that its kubelet would refuse.
+        """
+        pid, registered = self.lab.agent_pid, self.registrations()
+        if not pid or not registered:
+            return False
+        since_boot = processes.record(pid).start / os.sysconf("SC_CLK_TCK")
+        return registered[-1] >= time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
+
     def kubelet_log_lines(self) -> int:
         return len((self.lab.paths.logs / "kubelet.log").read_text(errors="replace").splitlines())
 
@@ -181,6 +194,7 @@ def cluster(real_machine: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture
 def gpus(cluster: Cluster) -> Iterator[Cluster]:
     """The lab with nothing wrong and nothing running; left that way."""
+    until(cluster.is_registered, "the agent to register with the kubelet")
     cluster.wait_gpus("8", "8")
     yield cluster
     cluster.clear()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import UTC, datetime
 
 import pytest
 
 from kgpu.formats import names
+from kgpu.formats.crd.nodeoperation import STEADY_SECONDS
+from kgpu.operator import projections
 from kgpu.operator.plan import plan
 from kgpu.operator.upgrades import UpgradeState, node_upgrades
-from tests.operator.upgrades.fleet import BASE, NEW, OLD, asks_for, fleet, pod_of, with_pods
+from tests.operator.upgrades.fleet import BASE, NEW, OLD, asks_for, fleet, operation, pod_of, with_operations, with_pods
 from tests.operator.world import SETTINGS, driver, policy, settle
 
 AUTO = {"autoUpgrade": True}
@@ -166,3 +169,28 @@ def test_pods_are_as_their_template_made_them() -> None:
     there = with_pods(fleet("n1"))
     found = node_upgrades(there.nodes, there.daemon_sets, there.driver_pods, ())
     assert found["n1"].state is UpgradeState.DONE
+
+
+@pytest.mark.parametrize(
+    ("since", "fresh"),
+    [("2026-01-01T00:00:55Z", True), ("2026-01-01T00:00:49Z", False), ("", False), ("soon", False), (7, False)],
+)
+def test_a_driver_is_fresh_while_its_pod_has_been_ready_for_a_moment_only(since: object, fresh: bool) -> None:
+    made_by = fleet("n1").daemon_sets[BASE]
+    pod = {
+        "metadata": {"name": "driver-1", **made_by["spec"]["template"]["metadata"]},
+        "spec": {**made_by["spec"]["template"]["spec"], "nodeName": "n1"},
+        "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": since}]},
+    }
+    (found,) = projections.driver_pods([projections.pod(pod)], datetime(2026, 1, 1, 0, 1, tzinfo=UTC).timestamp())
+    assert (found.ready, found.fresh) == (True, fresh)
+
+
+def test_a_driver_that_is_up_after_a_failure_is_looked_at_again() -> None:
+    asked = asks_for(fleet("n1", upgrade=AUTO), upgrade=AUTO)
+    (made,) = plan(asked, SETTINGS).upgrades.create
+    failed = operation(made, phase="Failed", result="PermanentFailure")
+    for fresh, again in ((True, STEADY_SECONDS), (False, None)):
+        pod = pod_of(asked.daemon_sets[BASE], "n1", fresh=fresh)
+        found = with_operations(dataclasses.replace(asked, driver_pods=(pod,)), failed)
+        assert plan(found, SETTINGS).again_after == again

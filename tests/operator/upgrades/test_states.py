@@ -32,11 +32,12 @@ def cluster(row: dict[str, Any]) -> ObservedCluster:
         "old": changed.driver_pods,
         "new": (new,),
         "starting": (dataclasses.replace(new, ready=False),),
+        "fresh": (dataclasses.replace(new, fresh=True),),
         "orphan": tuple(dataclasses.replace(pod, daemon_set="") for pod in changed.driver_pods),
         "none": (),
     }[row["pod"]]
     changed = dataclasses.replace(changed, driver_pods=pods)
-    if row["pod"] == "new":
+    if row["pod"] in {"new", "fresh"}:
         changed = dataclasses.replace(changed, nodes=tuple(map(loads_the_new_one, changed.nodes)))
     if "operation" not in row:
         return changed
@@ -70,7 +71,7 @@ def test_the_state_table(row: dict[str, Any]) -> None:
     if "creates" in row:
         assert bool(made.upgrades.create) is row["creates"]
     ready = {status["state"] for status in made.policy_status.values()} == {"ready"}
-    runs = row["pod"] == "new" and row["state"] == "upgrade-done"
+    runs = row["pod"] in {"new", "fresh"} and row["state"] == "upgrade-done"
     assert ready is runs, "ready means that the wanted driver runs"
 
 

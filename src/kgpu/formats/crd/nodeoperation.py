@@ -30,6 +30,8 @@ ACT_SECONDS: Final = 1800
 """Servers with many GPUs take ten minutes and more to boot."""
 UPGRADE_SECONDS: Final = 3600
 """A driver may have to be downloaded and compiled on each node."""
+STEADY_SECONDS: Final = 10.0
+"""How long a driver has to stay: its container may be Ready, and the node well, before its last part has failed."""
 STOP_AFTER: Final = 2
 MAX_SELECTOR: Final = 1024
 MOST: Final = 2**31 - 1
