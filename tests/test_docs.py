@@ -37,6 +37,16 @@ def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
     missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
     assert not missing
+    parts = re.findall(r"\]\(([^)#:]*)#([^)]*)\)", page.read_text())
+    there = {target: _headings(page.parent / target if target else page) for target, _ in parts}
+    assert [f"{target}#{part}" for target, part in parts if part not in there[target]] == []
+
+
+def _headings(page: Path) -> set[str]:
+    """The names by which a link finds a page's headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 ANSWERS = sorted((ROOT / "docs" / "answers").glob("*.md"))

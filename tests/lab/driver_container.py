@@ -12,6 +12,7 @@ import pytest
 
 from kgpu.formats.names import GPU_OPERATOR_NAMESPACE, GPU_RESOURCE, ROLES_ANNOTATION
 from kgpu.hw.simulator import container_settings
+from kgpu.hw.simulator.driver_image import WORDS
 from kgpu.lab.common import FIRST_NODE
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
@@ -24,6 +25,15 @@ OLD, NEW = "550.54.15", "570.133.20"
 DRIVER, MANAGER = "nvidia-driver-ctr", "k8s-driver-manager"
 DRIVER_PODS = ("pods", "--namespace", GPU_OPERATOR_NAMESPACE, "--selector", "app.kubernetes.io/component=nvidia-driver")
 ON_HOST = "l4-1"
+CAUSES = {
+    **WORDS,
+    "manager": "the driver is in use and can't be unloaded",
+    "probe": "the driver's daemons are not ready: nvidia-persistenced is not running",
+    "pull": "its container nvidia-driver-ctr can't be started",
+}
+"""What is told of a driver that fails, by the phase in which it does."""
+SOON = {"initialDelaySeconds": 1, "periodSeconds": 1, "failureThreshold": 6}
+"""How long a driver is waited for that is loaded and never ready."""
 Object = dict[str, Any]
 TRAIN = {
     "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "train", "namespace": "default"},

@@ -18,12 +18,24 @@ import pytest
 from kgpu.formats.crd.nodeoperation import ROLLOUT_STOPPED
 from kgpu.formats.names import DRIVER_UPGRADE_STATE_LABEL
 from kgpu.hw.simulator import container_settings
-from kgpu.hw.simulator.driver_image import WORDS
 from kgpu.lab.common import FIRST_NODE
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.nodes import manage
 from kgpu.lab.port import kubectl as run_kubectl
-from tests.lab.driver_container import DRIVER, TRAIN, Object, driver_lab, driver_pod, get, is_up, root, status, until
+from tests.lab.driver_container import (
+    CAUSES,
+    DRIVER,
+    SOON,
+    TRAIN,
+    Object,
+    driver_lab,
+    driver_pod,
+    get,
+    is_up,
+    root,
+    status,
+    until,
+)
 
 pytestmark = pytest.mark.timeout(900)
 FAILING, KEPT = ("fast-1", "fast-2"), ("fast-3", FIRST_NODE)
@@ -35,14 +47,6 @@ ROUNDS = (
     ("575.57.08", ("load", "crash")),
     ("580.95.05", ("probe", "pull")),
 )
-CAUSES = {
-    **WORDS,
-    "manager": "the driver is in use and can't be unloaded",
-    "probe": "the driver's daemons are not ready: nvidia-persistenced is not running",
-    "pull": "its container nvidia-driver-ctr can't be started",
-}
-SOON = {"initialDelaySeconds": 1, "periodSeconds": 1, "failureThreshold": 6}
-"""How long a driver is waited for that is loaded and never ready."""
 FAILED_S = 600.0
 """An image that can't be pulled is waited for: a registry may be away for a moment."""
 

@@ -262,15 +262,25 @@ def verifying(operation: Operation, world: World) -> Step:
     problem = _problem(operation, world)
     if not problem:
         return _watched(operation, world) or _well(operation, world)
-    pod = _own(operation, world)
-    if pod is not None and (why := _broken(pod)):
-        return give_back(operation, world, Result.PERMANENT_FAILURE, "DriverFailed", _failed(operation, pod, why))
+    if lost := _lost(operation, world):
+        return lost
     if over(operation, world):
         why = f"its driver was exchanged, and the node is not healthy after {VERIFY_SECONDS:.0f} s: {problem}"
         return give_back(operation, world, Result.TRANSIENT_FAILURE, "NotWell", why)
     told = tell(operation, world, f"the driver is loaded; {problem}")
     soon = min(told.again_at or world.now + AGENT_SECONDS, world.now + AGENT_SECONDS)
     return told if told.writes else Step(again_at=soon)
+
+
+def _lost(operation: Operation, world: World) -> Step | None:
+    """The step where waiting does not help: the driver has failed, or its pod is not its DaemonSet's any more."""
+    pod, there = _own(operation, world), world.driver
+    if pod is not None and (why := _broken(pod)):
+        return give_back(operation, world, Result.PERMANENT_FAILURE, "DriverFailed", _failed(operation, pod, why))
+    if pod is None and there is not None and not there.ending:
+        why = f"another driver is wanted meanwhile: {there.name} is not of its DaemonSet"
+        return give_back(operation, world, Result.SUPERSEDED, "DriverChanged", why)
+    return None
 
 
 def _well(operation: Operation, world: World) -> Step:

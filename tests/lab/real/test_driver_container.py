@@ -33,7 +33,6 @@ from kgpu.formats.names import (
     NFD_PCI_NVIDIA,
 )
 from kgpu.hw.simulator import container_settings
-from kgpu.hw.simulator.driver_image import WORDS
 from kgpu.lab import operator
 from kgpu.lab.nodes import manage
 from kgpu.lab.nodes.folder import give_to_operator
@@ -42,10 +41,20 @@ from kgpu.lab.real import bootstrap, kgpu_image
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.images import CUDA_BASE_IMAGES
 from kgpu.lab.real.model import NODE_NAME, LabSpec
+from tests.budget import count
+from tests.lab.driver_container import CAUSES, SOON
 from tests.lab.real.conftest import until
 from tests.lab.real.driver_samples import POLICY, DriverSampler
 
-OLD, NEW, NEXT = "550.54.15", "570.133.20", "575.57.08"
+OLD, NEW = "550.54.15", "570.133.20"
+FAILING_IN = count(
+    {"build": "575.57.08"},
+    {
+        "build": "575.57.08", "manager": "570.148.08", "headers": "570.158.01", "sign": "570.172.08",
+        "load": "575.64.03", "crash": "580.65.06", "probe": "580.82.07", "pull": "580.95.05",
+    },
+)  # fmt: skip
+"""Drivers that fail at first, by the phase; all phases in deep runs, as the embedded lab has all of them each time."""
 MANAGER = "k8s-driver-manager"
 DRIVER = "app.kubernetes.io/component=nvidia-driver"
 Object = dict[str, Any]
@@ -84,14 +93,15 @@ def node(real_machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         lab.kubectl("label", "node", NODE_NAME, f"{NFD_PCI_NVIDIA[0]}=true")
         want(lab, OLD)
         until(lambda: f":{OLD}-" in image(lab), "a DaemonSet of the driver")
-        bootstrap.import_driver(lab, OLD, NEW, NEXT, system=image(lab).partition(f":{OLD}-")[2])
+        there = [version for phase, version in FAILING_IN.items() if phase != "pull"]
+        bootstrap.import_driver(lab, OLD, NEW, *there, system=image(lab).partition(f":{OLD}-")[2])
         yield lab
     finally:
         lab.down()
 
 
-def want(lab: RealLab, version: str, *, auto: bool = False) -> None:
-    change = {"spec": {"driver": {"version": version, "upgradePolicy": {"autoUpgrade": auto}}}}
+def want(lab: RealLab, version: str, *, auto: bool = False, **more: object) -> None:
+    change = {"spec": {"driver": {"version": version, "upgradePolicy": {"autoUpgrade": auto}, **more}}}
     lab.kubectl("patch", "clusterpolicy", "cluster-policy", "--type", "merge", "--patch", json.dumps(change))
 
 
@@ -122,6 +132,11 @@ def is_up(lab: RealLab, version: str) -> bool:
         and now["status"]["allocatable"].get(GPU_RESOURCE) == "2"
         and now["metadata"]["labels"].get("nvidia.com/cuda.driver-version.full") == version
     )
+
+
+def image_of(lab: RealLab) -> str:
+    """The driver's image that the real node's pod asks for."""
+    return str(driver_pod(lab)["spec"]["containers"][0]["image"])
 
 
 def replace_pod(lab: RealLab) -> None:
@@ -323,39 +338,48 @@ def test_the_engine_brings_the_new_driver_to_all_nodes_and_ready_means_that(
         assert held <= gone < there <= back
 
 
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("phase", FAILING_IN)
 def test_a_driver_that_fails_on_the_real_node_stops_the_rollout_and_the_others_keep_theirs(
-    node: RealLab, fleet: dict[str, Path]
+    node: RealLab, fleet: dict[str, Path], phase: str
 ) -> None:
+    version, cause = FAILING_IN[phase], CAUSES[phase]
     # A driver is an image: the one of the real node's system fails there, the other one on two nodes in a row.
     failing, kept = (NODE_NAME, *SIMULATED[:2]), SIMULATED[2]
     for name in failing:
-        container_settings.change(fleet[name], fail="build")
+        container_settings.change(fleet[name], fail=phase)
     with DriverSampler(node.kubeconfig, fleet) as watched:
-        want(node, NEXT, auto=True)
-        until(lambda: states(node, NEXT, "reason").get(kept) == ROLLOUT_STOPPED, "the rollout to stop", 600)
-        made = operations(node, NEXT)
+        want(node, version, auto=True, **({"startupProbe": SOON} if phase == "probe" else {}))
+        until(lambda: states(node, version, "reason").get(kept) == ROLLOUT_STOPPED, "the rollout to stop", 900)
+        made = operations(node, version)
         waits = made[kept]["status"]["message"]
         for name in failing:
             ended = made[name]["status"]
             assert (ended["result"], ended["reason"]) == ("PermanentFailure", "DriverFailed")
-            assert WORDS["build"] in ended["message"]
-        assert all(word in waits for word in (*SIMULATED[:2], WORDS["build"])), waits
-        until(lambda: is_told(node, [*failing, WORDS["build"]]), "the policy to tell nodes and cause")
+            assert cause in ended["message"]
+        assert all(word in waits for word in (*SIMULATED[:2], cause)), waits
+        until(lambda: is_told(node, [*failing, cause]), "the policy to tell nodes and cause")
         code, shown = kgpu(node, "status")
         stopped = watched.samples[-1]
         for name in failing:
             container_settings.change(fleet[name], fail="")
+        if phase == "pull":
+            bootstrap.import_driver(node, version, system=image_of(node).rpartition(f"{version}-")[2])
         _, approved = kgpu(node, "operations", "approve", made[kept]["metadata"]["name"])
-        until(lambda: run_it(node, NEXT), f"driver {NEXT} on all nodes, after {approved}", 600)
-        until(lambda: printed(node) == [NEXT] * len(fleet), f"a pod on driver {NEXT} on each node")
+        until(lambda: run_it(node, version), f"driver {version} on all nodes, after {approved}", 600)
+        until(lambda: printed(node) == [version] * len(fleet), f"a pod on driver {version} on each node")
     report(watched)
     assert not watched.false_readiness()
     assert code == 3
-    for word in (*failing, WORDS["build"], f"kgpu operations approve {made[kept]['metadata']['name']}"):
+    for word in (*failing, cause, f"kgpu operations approve {made[kept]['metadata']['name']}"):
         assert word in shown
     first = watched.samples[0]
-    assert (stopped.loaded[kept], stopped.pods[kept], stopped.cordoned) == (NEW, first.pods[kept], frozenset())
-    assert [states(node, NEXT, "result")[name] for name in (*failing, kept)] == ["PermanentFailure"] * 3 + ["Succeeded"]
+    assert (stopped.loaded[kept], stopped.pods[kept], stopped.cordoned) == (
+        first.loaded[kept], first.pods[kept], frozenset(),
+    )  # fmt: skip
+    assert [states(node, version, "result")[name] for name in (*failing, kept)] == ["PermanentFailure"] * 3 + [
+        "Succeeded"
+    ]
 
 
 def is_told(lab: RealLab, words: list[str]) -> bool:

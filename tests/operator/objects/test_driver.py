@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.operator.model import Object, ObservedCluster
+from kgpu.operator.objects.driver import orphans
 from kgpu.operator.objects.driver_pod import PROBE_SCRIPT
 from tests.operator.objects.scenes import CRD_NODES, DRIVER_FULL, IMAGES, SETTINGS, UBUNTU, Case, driver, node, policy
 
@@ -163,6 +164,30 @@ def test_a_daemonset_whose_nodes_have_lost_their_labels_is_kept_while_it_has_pod
     live[BASE]["status"] = {"desiredNumberScheduled": 1}
     off = policy("driver: {enabled: false}")
     assert not Case(policy=off, observed=ObservedCluster(daemon_sets=live)).rendered().keep
+
+
+PRECOMPILED = "driver: {usePrecompiled: true, version: '570'}"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "spec", "goes"),
+    [
+        ("{}", (U22,), PRECOMPILED, True),
+        (PRECOMPILED, (U22,), "{}", True),
+        # A kernel or a system that is not there for a moment, or for good, takes nobody's driver away.
+        (PRECOMPILED, (RHEL,), PRECOMPILED, False),
+        ("{}", (RHEL,), "{}", False),
+        ("{}", (), PRECOMPILED, False),
+        ("{}", (U22,), "driver: {enabled: false, usePrecompiled: true}", False),
+    ],
+)
+def test_a_daemonset_goes_without_its_pods_where_the_other_kind_of_driver_takes_its_place(
+    before: str, now: tuple[object, ...], spec: str, *, goes: bool
+) -> None:
+    live, asked = after((U22,), {}, before), policy(spec)
+    wanted = sets(Case(policy=asked, observed=ObservedCluster(nodes=now, daemon_sets=live)))  # type: ignore[arg-type]
+    former = frozenset(live) if goes else frozenset()
+    assert orphans(asked, live, wanted) == former
 
 
 @pytest.mark.parametrize(

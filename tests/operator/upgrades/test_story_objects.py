@@ -64,12 +64,12 @@ def train_on_all(fleet: LiveFleet, *, held: bool = False) -> list[str]:
     return sorted(f"default/train-{name}" for name in fleet.driven_by)
 
 
-async def held_up(told: Story) -> None:
+async def held_up(told: Story, before: str = OLD) -> None:
     """Pods that can't be evicted for a while keep their driver for as long."""
     fleet = told.fleet
     await told.until(fleet.cordoned, "it begins")
     await told.run_for(30)
-    assert (fleet.harm, set(fleet.loaded().values()), len(fleet.cordoned())) == ([], {OLD}, 1)
+    assert (fleet.harm, set(fleet.loaded().values()), len(fleet.cordoned())) == ([], {before}, 1)
     fleet.budgets.clear()
     fleet.evictions.clear()
 
@@ -144,6 +144,40 @@ async def test_switched_off_the_policy_takes_over_node_by_node(version: str) -> 
         assert fleet.driver_sets() == ["nvidia-driver-daemonset"]
         assert {owner_of(fleet, node) for node in NODES} == {""}
         assert {reason for _, reason in fleet.outcomes()} == {"DriverUpgraded"}
+
+
+@pytest.mark.parametrize(("before", "after"), [((OLD, False), ("570", True)), (("550", True), (NEW, False))])
+async def test_drivers_of_the_policy_become_precompiled_or_not_node_by_node(
+    before: tuple[str, bool], after: tuple[str, bool]
+) -> None:
+    fleet = LiveFleet(*NODES)
+    fleet.want(before[0], ONE_BY_ONE, usePrecompiled=before[1])
+    async with story(fleet) as told:
+        await told.until(lambda: fleet.ready() and set(fleet.loaded().values()) == {before[0]}, "it runs")
+        trains = train_on_all(fleet, held=True)
+        fleet.want(after[0], ONE_BY_ONE, usePrecompiled=after[1])
+        await held_up(told, before[0])
+        await told.until(watched(fleet, after[0], 1), "the other kind of driver runs everywhere", 900)
+        assert sorted(fleet.evictions) == trains
+        await told.run_for(30)
+        (name,) = fleet.driver_sets()
+        assert rest(fleet) == ({name}, set(), [])
+        assert ("6-8-0-40" in name or "6.8.0-40" in name) == after[1], name
+        assert {reason for _, reason in fleet.outcomes()} == {"DriverUpgraded"}
+
+
+async def test_a_changed_mind_about_precompiled_drivers_leaves_one_kind_everywhere() -> None:
+    async with running_old(*NODES, upgrade=ONE_BY_ONE) as told:
+        fleet = told.fleet
+        fleet.want("570", ONE_BY_ONE, usePrecompiled=True)
+        await told.until(lambda: list(fleet.loaded().values()).count("570") == 1, "one has it", 600)
+        fleet.want(OLD, ONE_BY_ONE, usePrecompiled=False)
+        await told.run_for(1)
+        done = lambda: fleet.ready() and set(fleet.loaded().values()) == {OLD}  # noqa: E731
+        await told.until(done, "the former one runs everywhere", 300)
+        await told.run_for(30)
+        assert (fleet.harm, rest(fleet)) == ([], ({"nvidia-driver-daemonset"}, set(), []))
+        assert len(fleet.outcomes("n3")) <= 1, "a node that was not reached keeps its driver"
 
 
 async def test_on_and_off_again() -> None:
@@ -264,7 +298,7 @@ async def test_the_wish_changes_midway(change: Any, state: str, *, back: bool) -
         (other if back else change)(fleet, wanted)
         await told.run_for(2)
         await told.until(
-            lambda: fleet.ready() and set(fleet.loaded().values()) == {wanted}, f"{wanted} everywhere", 1500
+            lambda: fleet.ready() and set(fleet.loaded().values()) == {wanted}, f"{wanted} everywhere", 600
         )
         await told.run_for(120)
         assert (fleet.ready(), set(fleet.loaded().values()), rest(fleet)[2]) == (True, {wanted}, [])

@@ -11,7 +11,7 @@ with a host driver have the label ``gpu.deploy.driver=pre-installed``, which no 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from kgpu.base.plain import items, mapping, strings, text
@@ -242,12 +242,25 @@ def leftovers(scene: Scene, rendered: list[Object]) -> bool:
     )
 
 
-def orphans(policy: Policy, live: Iterable[str], wanted: Collection[str]) -> frozenset[str]:
-    """DaemonSets of the ClusterPolicy's driver that go without their pods: NVIDIADrivers take these over one by one."""
+def orphans(policy: Policy, live: Mapping[str, Object], wanted: Collection[str]) -> frozenset[str]:
+    """DaemonSets of the ClusterPolicy's driver that go without their pods: NVIDIADrivers take these over one by one, or
+    the ClusterPolicy's own for precompiled drivers if the former were not, and the other way round.
+    """
     settings = policy.spec.driver
-    if settings.enabled is False or not settings.use_nvidia_driver_crd:
+    if settings.enabled is False:
         return frozenset()
-    return frozenset(name for name in live if name.startswith(BASE) and name not in wanted)
+    former = frozenset(name for name in live if name.startswith(BASE) and name not in wanted)
+    if settings.use_nvidia_driver_crd:
+        return former
+    if not any(name.startswith(BASE) for name in wanted):
+        return frozenset()
+    precompiled = bool(settings.use_precompiled)
+    return frozenset(name for name in former if _is_precompiled(live[name]) != precompiled)
+
+
+def _is_precompiled(live: Object) -> bool:
+    template = mapping(mapping(live.get("spec")).get("template"))
+    return strings(mapping(template.get("metadata")).get("labels")).get(names.LABEL_PRECOMPILED) == "true"
 
 
 def _is_driver(live: Object) -> bool:
