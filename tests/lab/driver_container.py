@@ -19,6 +19,7 @@ from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.nodes.runtime import NAMESPACES, detect_mode
 from kgpu.lab.port import kubectl as run_kubectl
 from kgpu.lab.progress import QuietProgress
+from tests.lab import asking
 
 WAIT_S = 180.0
 OLD, NEW = "550.54.15", "570.133.20"
@@ -72,8 +73,14 @@ def root(lab: EmbeddedLab, name: str = FIRST_NODE) -> Path:
     return lab.nodes / name / "hw"
 
 
-def get(lab: EmbeddedLab, *words: str) -> Object:
-    found: Object = json.loads(run_kubectl(lab, "get", *words, "-o", "json"))
+def get(lab: EmbeddedLab, kind: str, *words: str) -> Object:
+    """What ``kubectl get`` shows: of a kind, an object of that name, or the list by ``--namespace`` and ``--selector``."""
+    name = words[0] if len(words) == 1 else ""
+    options = dict(zip(words[::2], words[1::2], strict=False))
+    found: Object = asking.get(
+        lab.kubeconfig, kind.removesuffix("s"), name,
+        namespace=options.get("--namespace", "default"), selector=options.get("--selector", ""),
+    )  # fmt: skip
     return found
 
 
