@@ -18,18 +18,32 @@ import yaml
 _PATHS: Final = {
     "node": "/api/v1/nodes",
     "pod": "/api/v1/namespaces/{}/pods",
+    "configmap": "/api/v1/namespaces/{}/configmaps",
     "daemonset": "/apis/apps/v1/namespaces/{}/daemonsets",
+    "deployment": "/apis/apps/v1/namespaces/{}/deployments",
     "clusterpolicy": "/apis/nvidia.com/v1/clusterpolicies",
     "nodeoperation": "/apis/kgpu.dev/v1alpha1/nodeoperations",
 }
 _SECONDS: Final = 60.0
 
 
-def get(kubeconfig: Path, kind: str, name: str = "", *, namespace: str = "default", selector: str = "") -> Any:
-    """An object, or the list of all that have the labels. ``kind`` is singular. Raises LookupError with the answer."""
-    path = _PATHS[kind].format(namespace) + (f"/{name}" if name else "")
-    if selector:
-        path += f"?{urllib.parse.urlencode({'labelSelector': selector})}"
+_OPTIONS: Final = {
+    "-n": "namespace", "--namespace": "namespace", "-l": "labelSelector", "--selector": "labelSelector",
+    "--field-selector": "fieldSelector",
+}  # fmt: skip
+
+
+def get(kubeconfig: Path, *words: str) -> Any:
+    """What ``kubectl get WORDS -o json`` shows: a kind, the name of an object or none, and options with their values.
+
+    Raises LookupError with the answer that says why there is nothing.
+    """
+    kind, *rest = words
+    name = rest.pop(0) if rest and not rest[0].startswith("-") else ""
+    asked = {_OPTIONS[option]: value for option, value in zip(rest[::2], rest[1::2], strict=True)}
+    path = _PATHS[kind.removesuffix("s")].format(asked.pop("namespace", "default")) + (f"/{name}" if name else "")
+    if asked:
+        path += f"?{urllib.parse.urlencode(asked)}"
     try:
         status, answer = _ask(kubeconfig, path)
     except (http.client.HTTPException, OSError):  # the server ends connections that nobody uses

@@ -73,14 +73,8 @@ def root(lab: EmbeddedLab, name: str = FIRST_NODE) -> Path:
     return lab.nodes / name / "hw"
 
 
-def get(lab: EmbeddedLab, kind: str, *words: str) -> Object:
-    """What ``kubectl get`` shows: of a kind, an object of that name, or the list by ``--namespace`` and ``--selector``."""
-    name = words[0] if len(words) == 1 else ""
-    options = dict(zip(words[::2], words[1::2], strict=False))
-    found: Object = asking.get(
-        lab.kubeconfig, kind.removesuffix("s"), name,
-        namespace=options.get("--namespace", "default"), selector=options.get("--selector", ""),
-    )  # fmt: skip
+def get(lab: EmbeddedLab, *words: str) -> Object:
+    found: Object = asking.get(lab.kubeconfig, *words)
     return found
 
 

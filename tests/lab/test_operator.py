@@ -39,6 +39,7 @@ from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build
 from kgpu.lab.real.configs import PAUSE_IMAGE
 from tests import polling
+from tests.lab import asking
 from tests.lab.played import Played, wrong
 
 pytestmark = pytest.mark.timeout(300)
@@ -76,7 +77,7 @@ def fleet(kubectl: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Em
 
 
 def get(lab: EmbeddedLab, *words: str) -> Object:
-    found: Object = json.loads(run_kubectl(lab, "get", *words, "-o", "json"))
+    found: Object = asking.get(lab.kubeconfig, *words)
     return found
 
 

@@ -20,6 +20,7 @@ from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.nodes import manage
 from kgpu.lab.port import kubectl as run_kubectl
 from kgpu.lab.progress import QuietProgress
+from tests.lab import asking
 
 pytestmark = pytest.mark.timeout(180)
 WAIT_S: Final = 60.0
@@ -239,7 +240,7 @@ def apply(lab: EmbeddedLab, tmp_path: Path, text: str) -> None:
 
 
 def get(lab: EmbeddedLab, *words: str) -> Object:
-    found: Object = json.loads(run_kubectl(lab, "get", "--namespace", NAMESPACE, *words, "-o", "json"))
+    found: Object = asking.get(lab.kubeconfig, *words, "--namespace", NAMESPACE)
     return found
 
 
@@ -260,7 +261,7 @@ def offered(lab: EmbeddedLab) -> str:
 
 
 def pods_of(lab: EmbeddedLab, app: str) -> list[Object]:
-    found: list[Object] = get(lab, "pods", f"--selector=app.kubernetes.io/name={app}")["items"]
+    found: list[Object] = get(lab, "pods", "--selector", f"app.kubernetes.io/name={app}")["items"]
     return found
 
 

@@ -22,6 +22,7 @@ from kgpu.lab.nodes.spec import CPU_PROFILE
 from kgpu.lab.port import kubectl
 from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build
+from tests.lab import asking
 from tests.seed_facts.test_kubectl import MERGE_CONFIG, NAME, SET_CONFIG
 
 pytestmark = pytest.mark.timeout(300)
@@ -43,7 +44,7 @@ Object = dict[str, Any]
 
 
 def get(lab: EmbeddedLab, *words: str) -> Object:
-    found: Object = json.loads(kubectl(lab, "get", *words, "-o", "json"))
+    found: Object = asking.get(lab.kubeconfig, *words)
     return found
 
 

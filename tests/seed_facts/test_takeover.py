@@ -25,6 +25,7 @@ from kgpu.lab.port import kubectl
 from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build
 from tests.charts.conftest import CHART, NAMESPACE
+from tests.lab import asking
 
 pytestmark = pytest.mark.timeout(900)
 WAIT_S = 300.0
@@ -53,8 +54,10 @@ class Site:
         assert done.returncode == 0, done.stderr
 
     def get(self, *words: str) -> Any:
-        done = self.lab.kubectl_run("get", *words, "-o", "json")
-        return json.loads(done.stdout) if done.returncode == 0 else None
+        try:
+            return asking.get(self.lab.kubeconfig, *words)
+        except LookupError:
+            return None
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
         return kubectl(self.lab, *words, stdin=stdin)
@@ -164,7 +167,7 @@ def test_back_again_leaves_the_policy_and_nothing_of_kgpus(site: Site, taken: st
     site.helm_does("upgrade", "gpu-operator", str(site.old), "--no-hooks")
     assert site.get("clusterpolicy", "cluster-policy")["metadata"]["uid"] == taken
     site.until(lambda: names.AGENT_DAEMON_SET not in site.daemon_sets(), "kgpu's agents to be gone")
-    (node,) = site.get("nodes", "--show-managed-fields")["items"]
+    (node,) = site.get("nodes")["items"]
     ours = {one["manager"] for one in node["metadata"]["managedFields"] if one["manager"].startswith("kgpu-")}
     assert ours <= {"kgpu-lab"}
     assert node["metadata"]["labels"][KEPT_LABEL] == "false"

@@ -29,7 +29,7 @@ from tests.toolkit.real.rootfs import DEBIAN
 
 ANNOTATION = "nvidia.cdi.k8s.io"
 GPUS = 4
-SETTLE_S = 30.0
+SETTLE_S = 180.0
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,9 @@ from tests.toolkit.real.conftest import unavailable
 T = TypeVar("T")
 IMAGE = "kgpu.dev/cuda:base"  # its environment asks for all GPUs
 ANNOTATION = "nvidia.cdi.k8s.io"
-DEADLINE_S = 90.0
+DEADLINE_S = 300.0
 GPU = "nvidia.com/gpu"
+AGAIN = "could not be looked up within"
 
 
 def until(condition: Callable[[], T], what: str) -> T:
@@ -78,12 +79,15 @@ class Cluster:
         return self.lab.kubectl("logs", name, "-n", namespace)
 
     def refusal(self, name: str, namespace: str) -> str:
-        """Why a pod's container is not created, as ``kubectl describe pod`` shows it."""
+        """Why a pod's container is not created, as ``kubectl describe pod`` shows it. A look-up that took too long is
+        no answer: the kubelet tries again.
+        """
 
         def why() -> str:
             statuses = self.get(name, namespace)["status"].get("containerStatuses", [])
             waiting = statuses[0]["state"].get("waiting", {}) if statuses else {}
-            return waiting.get("message", "") if waiting.get("reason") == "CreateContainerError" else ""
+            said = waiting.get("message", "") if waiting.get("reason") == "CreateContainerError" else ""
+            return "" if AGAIN in said else said
 
         return until(why, f"{name} to be refused\n{self.log.read_text()}")
 

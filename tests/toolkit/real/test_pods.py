@@ -18,7 +18,7 @@ GPU = "nvidia.com/gpu"
 SLICE = "nvidia.com/mig-1g.10gb"
 CONTROL = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
 LOOK = "find /dev -name 'nvidia*' -type c; nvidia-smi -L"
-DEADLINE_S = 90
+DEADLINE_S = 300
 MIXED = """
 apiVersion: v1
 kind: ConfigMap
