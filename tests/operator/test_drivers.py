@@ -12,6 +12,7 @@ from kgpu.operator.drivers import Assignment, assign
 from kgpu.operator.model import NvidiaDriver, ObservedCluster
 from kgpu.operator.nodes import read_node
 from kgpu.operator.plan import plan
+from tests.operator.upgrades.fleet import pod_of
 from tests.operator.world import SETTINGS, change_of, driver, node_object, policy, settle
 
 POOL = {"nodeSelector": {"pool": "special"}}
@@ -140,16 +141,15 @@ def test_a_conflict_is_an_event_of_each() -> None:
     assert {"NVIDIADriver/a", "NVIDIADriver/b"} <= {one.subject for one in made.advice if one.severity.notable}
 
 
-def test_drivers_that_run_stay_when_the_policy_asks_for_precompiled_ones() -> None:
+def test_drivers_that_run_survive_when_the_policy_asks_for_precompiled_ones() -> None:
     before = settle(ObservedCluster(policies=(policy(spec={"driver": {"enabled": True}}),), nodes=NODES))
-    running = {name: {**one, "status": {"desiredNumberScheduled": 1}} for name, one in before.daemon_sets.items()}
     wish = policy(spec={"driver": {"enabled": True, "usePrecompiled": True, "version": "580"}})
-    made = plan(dataclasses.replace(before, policies=(wish,), daemon_sets=running), SETTINGS)
+    pods = (pod_of(before.daemon_sets["nvidia-driver-daemonset"], NODES[0].name),)
+    made = plan(dataclasses.replace(before, policies=(wish,), driver_pods=pods), SETTINGS)
     names_of = {one["metadata"]["name"] for one in made.objects if one["kind"] == "DaemonSet"}
-    assert "state-driver" in made.keep
+    assert "state-driver" in made.keep, "the account of pods that are left"
     assert {name for name in names_of if name.startswith("nvidia-driver-daemonset-")}
-    assert "nvidia-driver-daemonset" in running
-    assert made.orphan == set()
+    assert made.orphan == {"nvidia-driver-daemonset"}
 
 
 def test_the_policys_own_driver_pods_survive_the_move_to_nvidia_drivers() -> None:
