@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kgpu.advise.model import NodeGpus, ResourceShares, SharingWay
+from kgpu.advise.model import ModelOnNode, ResourceShares, SharingWay
 from kgpu.advise.nodes import gpus_of
 
 GPU = "nvidia.com/gpu"
@@ -20,7 +20,7 @@ def node(labels: Any = None, capacity: Any = None, **info: Any) -> dict[str, Any
     }
 
 
-def only(labels: Any = None, capacity: Any = None, **info: Any) -> NodeGpus:
+def only(labels: Any = None, capacity: Any = None, **info: Any) -> ModelOnNode:
     (found,) = gpus_of(node(labels, capacity, **info))
     return found
 
@@ -31,7 +31,7 @@ def test_a_whole_gpu() -> None:
         "nvidia.com/mig.capable": "false", f"{GPU}.sharing-strategy": "none", f"{GPU}.replicas": "1",
         "nvidia.com/cuda.driver-version.full": "580.65.06",
     }  # fmt: skip
-    assert only(labels, {GPU: "4", "cpu": "8"}, kubeletVersion="v1.34.2+k3s1") == NodeGpus(
+    assert only(labels, {GPU: "4", "cpu": "8"}, kubeletVersion="v1.34.2+k3s1") == ModelOnNode(
         node="n1", product="NVIDIA-L4", count=4, compute=(8, 9), mig_capable=False, offered=((GPU, 4),),
         driver=(580, 65, 6), kubelet=(1, 34, 2),
     )  # fmt: skip

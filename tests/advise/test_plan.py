@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.advise.answer import SharingAnswer, answer, as_data
-from kgpu.advise.model import DraService, GpuKind, NodeGpus, Possibility, ResourceShares, SharingWay
+from kgpu.advise.model import DraService, GpuKind, ModelOnNode, Possibility, ResourceShares, SharingWay
 from kgpu.advise.nodes import gpus_of
 from kgpu.advise.plan import choices, configured, kinds, profiles
 from kgpu.advise.render import as_text
@@ -18,12 +18,12 @@ from kgpu.advise.ways import FACTS, NEED_BY_KEY, NEEDS
 
 GPU = "nvidia.com/gpu"
 DRA = DraService(kubernetes=(1, 35), served="v1")
-H100 = NodeGpus(node="h1", product="NVIDIA-H100-80GB-HBM3", compute=(9, 0), mig_capable=True, offered=((GPU, 8),))
-L4 = NodeGpus(node="l1", product="NVIDIA-L4", compute=(8, 9), mig_capable=False, offered=((GPU, 4),))
-P100 = NodeGpus(node="p1", product="Tesla-P100", compute=(6, 0), mig_capable=False, offered=((GPU, 4),))
+H100 = ModelOnNode(node="h1", product="NVIDIA-H100-80GB-HBM3", compute=(9, 0), mig_capable=True, offered=((GPU, 8),))
+L4 = ModelOnNode(node="l1", product="NVIDIA-L4", compute=(8, 9), mig_capable=False, offered=((GPU, 4),))
+P100 = ModelOnNode(node="p1", product="Tesla-P100", compute=(6, 0), mig_capable=False, offered=((GPU, 4),))
 
 
-def on(gpus: NodeGpus, node: str) -> NodeGpus:
+def on(gpus: ModelOnNode, node: str) -> ModelOnNode:
     import dataclasses
 
     return dataclasses.replace(gpus, node=node)
@@ -65,7 +65,7 @@ def test_mig_profiles_are_those_of_the_model_with_the_most_of_each() -> None:
     ],
 )
 def test_the_first_way_that_is_there_answers_a_need(
-    need: str, gpus: NodeGpus, way: SharingWay | None, passed: list[SharingWay]
+    need: str, gpus: ModelOnNode, way: SharingWay | None, passed: list[SharingWay]
 ) -> None:
     (choice,) = choices(NEED_BY_KEY[need], kinds([gpus], DRA))
     assert (choice.way and choice.way.way, [row.way for row in choice.passed]) == (way, passed)
@@ -73,13 +73,13 @@ def test_the_first_way_that_is_there_answers_a_need(
 
 def test_what_is_set_up_is_one_line() -> None:
     shares = (ResourceShares(resource=GPU, way=SharingWay.TIME_SLICING, replicas=10),)
-    gpus = NodeGpus(node="n", mig_strategy="single", slices="1g.10gb", shares=shares, offered=((GPU, 70),))
+    gpus = ModelOnNode(node="n", mig_strategy="single", slices="1g.10gb", shares=shares, offered=((GPU, 70),))
     assert configured(gpus) == (
         "nvidia.com/gpu is shared by time-slicing, 10 each; MIG strategy single; slices of 1g.10gb; "
         "offers 70 nvidia.com/gpu"
     )
-    assert configured(NodeGpus(node="n", slices="INVALID")) == "a MIG layout that does not fit"
-    assert configured(NodeGpus(node="n")) == ""
+    assert configured(ModelOnNode(node="n", slices="INVALID")) == "a MIG layout that does not fit"
+    assert configured(ModelOnNode(node="n")) == ""
 
 
 VALUES = st.one_of(

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from kgpu.advise.answer import SharingAnswer, answer
-from kgpu.advise.model import DraService, NodeGpus, SharingWay
+from kgpu.advise.model import DraService, ModelOnNode, SharingWay
 from kgpu.advise.render import MOST_KINDS, as_text
 from kgpu.advise.ways import FACTS, NEED_BY_KEY
 
 DRA = DraService(kubernetes=(1, 35), served="v1")
 
 
-def h100(node: str = "n1", **changes: object) -> NodeGpus:
+def h100(node: str = "n1", **changes: object) -> ModelOnNode:
     shape = {"product": "NVIDIA-H100-80GB-HBM3", "count": 8, "compute": (9, 0), "offered": (("nvidia.com/gpu", 8),)}
-    return NodeGpus(node=node, **{**shape, **changes})  # type: ignore[arg-type]
+    return ModelOnNode(node=node, **{**shape, **changes})  # type: ignore[arg-type]
 
 
-def said(*gpus: NodeGpus, **changes: object) -> str:
+def said(*gpus: ModelOnNode, **changes: object) -> str:
     found = answer(gpus, DRA, nodes=[one.node for one in gpus], table=False, **changes)  # type: ignore[arg-type]
     return " ".join(as_text(found, width=120).split())
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kgpu.advise import stands
-from kgpu.advise.model import DraService, NodeGpus, Possibility, ResourceShares, SharingWay
+from kgpu.advise.model import DraService, ModelOnNode, Possibility, ResourceShares, SharingWay
 from kgpu.advise.stands import STANDS
 
 GPU = "nvidia.com/gpu"
@@ -83,7 +83,7 @@ MPS = shares(SharingWay.MPS)
     ],
 )  # fmt: skip
 def test_hardware_decides_and_what_is_set_up(way: str, gpus: dict[str, Any], state: Possibility, words: str) -> None:
-    found = STANDS[SharingWay(way)](NodeGpus(node="n1", **gpus), V1)
+    found = STANDS[SharingWay(way)](ModelOnNode(node="n1", **gpus), V1)
     assert (found[0], words in found[1]) == (state, True), found
 
 
@@ -98,7 +98,7 @@ def test_hardware_decides_and_what_is_set_up(way: str, gpus: dict[str, Any], sta
         (DraService(), {}, MISSING, "the API server has no resource.k8s.io"),
         (DraService(kubernetes=(1, 33), served="v1beta1"), {}, MISSING, "no DRA driver publishes these GPUs"),
         (V1, {"kubelet": (1, 33, 4)}, MISSING, "the kubelet is 1.33.4: from 1.34 on"),
-        (V1, {"driver": (550, 127, 8)}, MISSING, "NVIDIA's takes GPU driver 565, and this is 550.127.8"),
+        (V1, {"driver": (550, 127, 8)}, MISSING, "NVIDIA's takes GPU driver 565, and this is 550"),
         (DraService(kubernetes=(1, 35), served="v1", publishers={"n1": frozenset({"gpu.nvidia.com"})}), {}, IN_USE,
          "published by DRA driver gpu.nvidia.com"),
         (DraService(kubernetes=(1, 35), served="v1", publishers={"n2": frozenset({"gpu.nvidia.com"})}), {}, MISSING,
@@ -109,12 +109,12 @@ def test_hardware_decides_and_what_is_set_up(way: str, gpus: dict[str, Any], sta
 def test_dra_needs_the_api_the_kubelet_and_a_driver(
     service: DraService, gpus: dict[str, Any], state: Possibility, words: str
 ) -> None:
-    found = stands.dra(NodeGpus(node="n1", **gpus), service)
+    found = stands.dra(ModelOnNode(node="n1", **gpus), service)
     assert (found[0], words in found[1]) == (state, True), found
 
 
 def test_what_is_there_is_not_called_missing() -> None:
-    _, why = stands.dra(NodeGpus(node="n1", kubelet=(1, 34, 0), driver=(580, 65, 6)), V1)
+    _, why = stands.dra(ModelOnNode(node="n1", kubelet=(1, 34, 0), driver=(580, 65, 6)), V1)
     assert "kubelet" not in why
     assert "takes GPU driver" not in why
     assert "resource.k8s.io" not in why
@@ -122,7 +122,7 @@ def test_what_is_there_is_not_called_missing() -> None:
 
 def test_an_mps_daemon_and_a_mig_manager_of_kgpu_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stands, "provided", lambda _operand: True)
-    assert stands.mps(NodeGpus(node="n1", **V100), V1)[0] is YES
-    assert stands.mps(NodeGpus(node="n1", **V100, shares=MPS), V1)[0] is IN_USE
-    assert "not provided" not in stands.mig(NodeGpus(node="n1", **H100), V1)[1]
-    assert "not provided" not in stands.dra(NodeGpus(node="n1", **H100), V1)[1]
+    assert stands.mps(ModelOnNode(node="n1", **V100), V1)[0] is YES
+    assert stands.mps(ModelOnNode(node="n1", **V100, shares=MPS), V1)[0] is IN_USE
+    assert "not provided" not in stands.mig(ModelOnNode(node="n1", **H100), V1)[1]
+    assert "not provided" not in stands.dra(ModelOnNode(node="n1", **H100), V1)[1]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kgpu.advise.model import DraService, GpuKind, NodeGpus, SharingWay, WayChoice, WayHere
+from kgpu.advise.model import DraService, GpuKind, ModelOnNode, SharingWay, WayChoice, WayHere
 from kgpu.advise.plan import choices, kinds
 from kgpu.advise.ways import FACTS, NEEDS, SharingNeed
 from kgpu.formats.support import dotted
@@ -34,7 +34,7 @@ class SharingAnswer:
 
 
 def answer(
-    gpus: Iterable[NodeGpus], dra: DraService, *, nodes: Iterable[str], need: SharingNeed | None = None,
+    gpus: Iterable[ModelOnNode], dra: DraService, *, nodes: Iterable[str], need: SharingNeed | None = None,
     table: bool = True,
 ) -> SharingAnswer:  # fmt: skip
     """What the cluster with these GPUs and ``nodes``, all of them, can do."""

@@ -49,7 +49,7 @@ class ResourceShares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeGpus:
+class ModelOnNode:
     """The GPUs of one model on one node, as the Node object tells. What it does not tell is "", 0, () or None.
 
     ``compute`` is the CUDA compute capability; ``mig_capable`` is the driver's word on the node. ``count`` is the
@@ -104,7 +104,7 @@ class GpuKind:
     """
 
     nodes: tuple[str, ...]
-    gpus: NodeGpus
+    gpus: ModelOnNode
     ways: tuple[WayHere, ...]
     profiles: tuple[tuple[str, int], ...] = ()
 

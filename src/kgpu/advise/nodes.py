@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kgpu.advise.model import NodeGpus, ResourceShares, SharingWay, Version
+from kgpu.advise.model import ModelOnNode, ResourceShares, SharingWay, Version
 from kgpu.base.plain import mapping, strings, text
 from kgpu.base.printable import one_line
 from kgpu.formats import names
@@ -25,7 +25,7 @@ _STRATEGIES: Final = ("single", "mixed")
 _MODEL_COUNT: Final = (names.KGPU_LABEL_MODEL_PREFIX, names.LABEL_COUNT)
 
 
-def gpus_of(node: Mapping[str, Any]) -> Iterator[NodeGpus]:
+def gpus_of(node: Mapping[str, Any]) -> Iterator[ModelOnNode]:
     """The NVIDIA GPUs of a node, one entry for each model; none for a node that is not known to have any."""
     labels = strings(mapping(node.get("metadata")).get("labels"))
     status = mapping(node.get("status"))
@@ -46,16 +46,18 @@ def gpus_of(node: Mapping[str, Any]) -> Iterator[NodeGpus]:
     if len(models) > 1:
         for key, count in models:
             compute = _compute(labels, names.KGPU_LABEL_MODEL_PREFIX + key)
-            yield _own(NodeGpus(product=one_line(key, MAX_VALUE), count=count, compute=compute, beside=True, **common))
+            yield _own(
+                ModelOnNode(product=one_line(key, MAX_VALUE), count=count, compute=compute, beside=True, **common)
+            )
         return
     name, slices = _model(product)
-    yield NodeGpus(
+    yield ModelOnNode(
         product=name, count=_number(labels.get(names.LABEL_GPU_COUNT, "")), slices=slices,
         compute=_compute(labels, names.GPU_RESOURCE), **common,
     )  # fmt: skip
 
 
-def _own(gpus: NodeGpus) -> NodeGpus:
+def _own(gpus: ModelOnNode) -> ModelOnNode:
     """Without the slices that only another model of the node can have."""
     geometry = geometry_of(gpus.product)
     rows = geometry.rows if geometry is not None else ()

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kgpu.advise.model import DraService, GpuKind, NodeGpus, SharingWay, WayChoice, WayHere
+from kgpu.advise.model import DraService, GpuKind, ModelOnNode, SharingWay, WayChoice, WayHere
 from kgpu.advise.stands import STANDS
 from kgpu.advise.ways import SharingNeed
 from kgpu.formats.mig_geometry import geometry_of
@@ -21,9 +21,9 @@ INVALID: Final = "INVALID"
 """What labels have for the profile where the slices do not fit strategy single."""
 
 
-def kinds(gpus: Iterable[NodeGpus], dra: DraService) -> tuple[GpuKind, ...]:
+def kinds(gpus: Iterable[ModelOnNode], dra: DraService) -> tuple[GpuKind, ...]:
     """The GPUs by what counts here, those on most nodes first; each with how every way stands there."""
-    alike: dict[tuple[NodeGpus, tuple[WayHere, ...]], list[str]] = {}
+    alike: dict[tuple[ModelOnNode, tuple[WayHere, ...]], list[str]] = {}
     for one in gpus:
         alike.setdefault((dataclasses.replace(one, node=""), ways_on(one, dra)), []).append(one.node)
     found = [
@@ -33,7 +33,7 @@ def kinds(gpus: Iterable[NodeGpus], dra: DraService) -> tuple[GpuKind, ...]:
     return tuple(sorted(found, key=lambda kind: (-len(kind.nodes), kind.gpus.product, kind.nodes)))
 
 
-def ways_on(gpus: NodeGpus, dra: DraService) -> tuple[WayHere, ...]:
+def ways_on(gpus: ModelOnNode, dra: DraService) -> tuple[WayHere, ...]:
     """How every way stands on these GPUs."""
     found = ((way, STANDS[way](gpus, dra)) for way in SharingWay)
     return tuple(WayHere(way=way, state=state, why=why) for way, (state, why) in found)
@@ -62,7 +62,7 @@ def _choice(need: SharingNeed, kind: GpuKind) -> WayChoice:
     return WayChoice(kind=kind, way=None, passed=tuple(passed))
 
 
-def configured(gpus: NodeGpus) -> str:
+def configured(gpus: ModelOnNode) -> str:
     """What is set up on these GPUs now, in one line; "" where nothing is known."""
     parts = [
         f"{row.resource} is shared by {row.way.words}" + (f", {row.replicas} each" if row.replicas else "")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from kgpu.advise.model import DraService, NodeGpus
+from kgpu.advise.model import DraService, ModelOnNode
 from kgpu.advise.nodes import gpus_of
 from kgpu.base.plain import mapping, strings, text
 from kgpu.formats import names
@@ -33,7 +33,7 @@ class AdviceApi(Protocol):
 class ReadGpus:
     """What was found: the GPUs of every node, the names of all nodes, and what there is of DRA."""
 
-    gpus: tuple[NodeGpus, ...]
+    gpus: tuple[ModelOnNode, ...]
     nodes: frozenset[str]
     dra: DraService
 

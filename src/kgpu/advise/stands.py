@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kgpu.advise.model import DraService, NodeGpus, Possibility, ResourceShares, SharingWay
+from kgpu.advise.model import DraService, ModelOnNode, Possibility, ResourceShares, SharingWay
 from kgpu.formats import names
 from kgpu.formats.mig_geometry import Geometry, geometry_of
 from kgpu.formats.operands import BY_NAME
@@ -38,7 +38,7 @@ def provided(operand: str) -> bool:
     return row is not None and bool(row.role)
 
 
-def whole(gpus: NodeGpus, _dra: DraService) -> Stand:
+def whole(gpus: ModelOnNode, _dra: DraService) -> Stand:
     """Any GPU can be given to one container."""
     offered = dict(gpus.offered)
     if gpus.slices:
@@ -54,7 +54,7 @@ def whole(gpus: NodeGpus, _dra: DraService) -> Stand:
     return Possibility.YES, "with the device plugin; none offers these GPUs now"
 
 
-def time_slicing(gpus: NodeGpus, _dra: DraService) -> Stand:
+def time_slicing(gpus: ModelOnNode, _dra: DraService) -> Stand:
     """Any GPU, and slices of GPUs too."""
     shared = _shared(gpus, SharingWay.TIME_SLICING)
     if shared is not None:
@@ -66,7 +66,7 @@ def time_slicing(gpus: NodeGpus, _dra: DraService) -> Stand:
     return Possibility.YES, f"any GPU{on_slices}: by the device plugin's configuration"
 
 
-def mps(gpus: NodeGpus, _dra: DraService) -> Stand:
+def mps(gpus: ModelOnNode, _dra: DraService) -> Stand:
     """Volta or newer, no MIG, and somebody who runs the control daemon."""
     shared = _shared(gpus, SharingWay.MPS)
     if shared is not None:
@@ -85,14 +85,14 @@ def mps(gpus: NodeGpus, _dra: DraService) -> Stand:
     return Possibility.YES, f"up to {MPS_CLIENTS} clients: by the device plugin's configuration"
 
 
-def _mps_set_up(gpus: NodeGpus, shared: ResourceShares) -> Stand:
+def _mps_set_up(gpus: ModelOnNode, shared: ResourceShares) -> Stand:
     """Configured; in use where something is offered, which takes the daemon."""
     if gpus.offered or provided("mps"):
         return Possibility.IN_USE, _said(shared)
     return Possibility.MISSING, f"configured, and the node offers nothing: {_NO_DAEMON}"
 
 
-def mig(gpus: NodeGpus, _dra: DraService) -> Stand:
+def mig(gpus: ModelOnNode, _dra: DraService) -> Stand:
     """A model with MIG, by the driver's word or the table of models; never beside MPS."""
     if gpus.slices or _has_slices(gpus):
         offered = ", ".join(f"{count} {name}" for name, count in gpus.offered)
@@ -107,7 +107,7 @@ def mig(gpus: NodeGpus, _dra: DraService) -> Stand:
     return Possibility.YES, _how_to_cut(geometry)
 
 
-def dra(gpus: NodeGpus, service: DraService) -> Stand:
+def dra(gpus: ModelOnNode, service: DraService) -> Stand:
     """The API, a kubelet that knows it, and a driver that publishes the node's devices."""
     if service.publishers is None:
         return Possibility.UNKNOWN, "ResourceSlices could not be read: it takes the right to list them"
@@ -118,7 +118,7 @@ def dra(gpus: NodeGpus, service: DraService) -> Stand:
     return Possibility.MISSING, "; ".join(missing)
 
 
-def _no_mig(gpus: NodeGpus, geometry: Geometry | None) -> Stand | None:
+def _no_mig(gpus: ModelOnNode, geometry: Geometry | None) -> Stand | None:
     """Why these GPUs can't be cut, None where they can. The driver's word goes before the table's: a GPU that is passed
     on to a virtual machine has the model's name and no MIG.
     """
@@ -150,7 +150,7 @@ def _most(geometry: Geometry) -> str:
     return f"up to {count} slices on each GPU, {geometry.smallest.name} the smallest"
 
 
-def _api_missing(gpus: NodeGpus, service: DraService) -> list[str]:
+def _api_missing(gpus: ModelOnNode, service: DraService) -> list[str]:
     missing = []
     if not service.served:
         missing.append(_not_served(service.kubernetes))
@@ -168,16 +168,16 @@ def _not_served(version: tuple[int, ...]) -> str:
     return f"{here} has no resource.k8s.io that drivers can use: it takes {dotted(DRA_BY_DEFAULT)}"
 
 
-def _driver_missing(gpus: NodeGpus) -> list[str]:
+def _driver_missing(gpus: ModelOnNode) -> list[str]:
     missing = ["no DRA driver publishes these GPUs"]
     if not provided("dra"):
         missing.append("DRA driver: not provided by kgpu yet")
     if gpus.driver and gpus.driver[:1] < DRA_GPU_DRIVER:
-        missing.append(f"NVIDIA's takes GPU driver {dotted(DRA_GPU_DRIVER)}, and this is {dotted(gpus.driver)}")
+        missing.append(f"NVIDIA's takes GPU driver {dotted(DRA_GPU_DRIVER)}, and this is {gpus.driver[0]}")
     return missing
 
 
-def _shared(gpus: NodeGpus, way: SharingWay | None = None) -> ResourceShares | None:
+def _shared(gpus: ModelOnNode, way: SharingWay | None = None) -> ResourceShares | None:
     return next((row for row in gpus.shares if way is None or row.way is way), None)
 
 
@@ -186,11 +186,11 @@ def _said(shares: ResourceShares) -> str:
     return f"{shares.resource} by {shares.way.words}{each}"
 
 
-def _has_slices(gpus: NodeGpus) -> bool:
+def _has_slices(gpus: ModelOnNode) -> bool:
     return any(name.startswith(names.MIG_RESOURCE_PREFIX) for name, _ in gpus.offered)
 
 
-STANDS: Final[Mapping[SharingWay, Callable[[NodeGpus, DraService], Stand]]] = {
+STANDS: Final[Mapping[SharingWay, Callable[[ModelOnNode, DraService], Stand]]] = {
     SharingWay.WHOLE: whole,
     SharingWay.TIME_SLICING: time_slicing,
     SharingWay.MPS: mps,
