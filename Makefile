@@ -50,7 +50,7 @@ format: $(STAMP) ## let the formatter and the safe fixes do their work
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 
-docs: $(STAMP) ## the tables in docs/reference and the pages of docs/answers, made from what the programs run on
+docs: $(STAMP) ## the tables in docs/reference and docs/how-to and the pages of docs/answers, made from what the programs run on
 	@$(PY) tools/reference_docs.py
 	@$(PY) tools/answers.py
 	@$(PY) tools/explanations.py

@@ -75,8 +75,8 @@ OTHERWISE: Final = {
     "validator": {"doctor/": "a container's name, and the validator's section of the policy"},
     "labels": dict.fromkeys(
         (
-            "agent/orders.py", "cli/crds.py", "cli/lab_node.py", "cli/monitoring.py", "doctor/", "drivermanager/",
-            "exporter/", "fit/",
+            "advise/", "agent/orders.py", "cli/crds.py", "cli/lab_node.py", "cli/monitoring.py", "doctor/",
+            "drivermanager/", "exporter/", "fit/",
             "formats/", "kube/", "lab/", "monitoring/", "operations/", "operator/applying.py",
             "operator/cleanup.py", "operator/cluster_reading.py", "operator/labelling.py", "operator/node_selectors.py",
             "operator/nodes.py", "operator/objects/", "operator/other_programs.py", "operator/projections.py",

@@ -1,4 +1,4 @@
-"""Writes the tables in docs/reference from the tables that the programs run on.
+"""Writes the tables in docs/reference and docs/how-to from the tables that the programs run on.
 
 ``python tools/reference_docs.py`` rewrites the files; with ``--check`` it exits 1 when one is not current. Only what
 stands between the marks ``<!-- generated: NAME -->`` and ``<!-- end -->`` is touched.
@@ -11,6 +11,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from kgpu.advise.model import SharingWay
+from kgpu.advise.ways import FACTS as SHARING_FACTS
+from kgpu.advise.ways import NEEDS as SHARING_NEEDS
 from kgpu.cli.agent import OPTIONS as AGENT_OPTIONS
 from kgpu.cli.cdi import OPTIONS as CDI_OPTIONS
 from kgpu.cli.config_manager import FLAGS as MANAGER_FLAGS
@@ -59,7 +62,8 @@ from kgpu.toolkit.nri import config as nri
 from kgpu.validator import config as validator
 from kgpu.validator.metrics import METRICS
 
-REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+DOCS = Path(__file__).parent.parent / "docs"
+FOLDERS = ("reference", "how-to")
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -342,6 +346,16 @@ def _support() -> str:
     )  # fmt: skip
 
 
+def _sharing_ways() -> str:
+    rows = [(row.title, *(row.of(way) for way in SharingWay)) for row in SHARING_FACTS]
+    return _table(("", *(way.words for way in SharingWay)), rows)
+
+
+def _sharing_needs() -> str:
+    rows = [(row.title, ", else ".join(way.words for way in row.ways), f"`{row.key}`") for row in SHARING_NEEDS]
+    return _table(("what matters most", "take", "`--need`"), rows)
+
+
 GENERATED: Mapping[str, Callable[[], str]] = {
     "device-plugin-flags": lambda: _options(FLAGS),
     "config-manager-flags": lambda: _options(MANAGER_FLAGS),
@@ -374,6 +388,8 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "cdi-modes": _modes,
     "runtime-flags": _runtime_flags,
     "engine-places": _engines,
+    "sharing-needs": _sharing_needs,
+    "sharing-ways": _sharing_ways,
     "support": _support,
     "toolkit-variables": lambda: _options(toolkit.OPTIONS),
     "toolkit-without": lambda: _options(toolkit.WITHOUT, lambda _row: "-"),
@@ -405,7 +421,7 @@ def render(text: str) -> str:
 
 def main() -> int:
     stale = []
-    for path in sorted(REFERENCE.glob("*.md")):
+    for path in sorted(path for folder in FOLDERS for path in (DOCS / folder).glob("*.md")):
         old = path.read_text()
         new = render(old)
         if new != old:

@@ -70,6 +70,8 @@ def tab(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> Any:
         (("doctor", "-o", ""), ["text", "json", "yaml", "sarif"]),
         (("status", "-n", "m"), ["ml"]),
         (("top", "--node", "gpu"), ["gpu-1", "gpu-2"]),
+        (("advise", "sharing", "--node", "g"), ["gpu-1", "gpu-2"]),
+        (("advise", "sharing", "--need", "m"), ["memory-limit", "many-small"]),
         (("top", "-n", ""), ["ml", "web"]),
         (("top", "--sort", "m"), ["memory"]),
         (("top", "--view", ""), ["gpus", "nodes", "pods"]),

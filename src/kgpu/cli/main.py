@@ -57,6 +57,7 @@ COMMANDS: Final = (
         "doctor", "kgpu.cli.doctor", "doctor", "Why a GPU pod or node does not work, with proof and a remedy."
     ),
     CommandEntry("preflight", "kgpu.cli.preflight", "preflight", "What would fail on installing, before it does."),
+    CommandEntry("advise", "kgpu.cli.advise", "advise", "Which way to share GPUs, and what the nodes can do."),
     CommandEntry("collect", "kgpu.cli.collect", "collect", "Write all evidence for the doctor into one archive."),
     CommandEntry("top", "kgpu.cli.top", "top", "Every GPU of the cluster, live: load, pods, health."),
     CommandEntry("operator", "kgpu.cli.operator", "operator", "Run the operator, or clean up after it."),
