@@ -307,3 +307,37 @@ async def test_a_change_that_is_called_off_is_undone() -> None:
 async def test_indexes_that_the_node_does_not_have_are_known() -> None:
     gpus = [survey(gpu) for gpu in await FakePartitioner("h100-80gb").gpus()]
     assert missing_gpus(gpus, [entry([0, 7]), OFF, entry([3])]) == (3, 7)
+
+
+async def test_only_the_gpu_whose_mode_waits_is_reset() -> None:
+    node = FakePartitioner("a100-40gb", "a100-40gb", "a100-40gb")
+    waiting = list(node.state)[1]
+    node.state[waiting] = replace(node.state[waiting], pending=True)
+    await applied(node, entry(**{"7g.40gb": 1}))
+    assert node.resets == [waiting]
+
+
+async def test_steps_that_were_taken_without_effect_are_no_success() -> None:
+    node = FakePartitioner("h100-80gb")
+    await applied(node, entry())
+    before, plan = only(node), await planned(node, entry(**{"7g.80gb": 1}))
+
+    def undo(step: str, _done: bool) -> None:
+        if step == "read" and only(node).instances:
+            node.state[before.uuid] = before
+
+    node.meddle = undo
+    (outcome,) = await Applying(driver=node).node(plan)
+    assert outcome.failure is not None
+    assert "are to do still" in outcome.failure.what
+
+
+async def test_an_instance_without_a_compute_instance_goes() -> None:
+    node = FakePartitioner("h100-80gb")
+    await applied(node, entry())
+    await node.create_instance(only(node).uuid, 0, 3)
+    await applied(node, entry(**{"1g.10gb": 7}))
+    assert [len(one.compute) for one in only(node).instances] == [1] * 7
+    await node.destroy(only(node).uuid, only(node).instances[0].id, 0)
+    await applied(node, OFF)
+    assert (only(node).enabled, only(node).instances) == (False, ())
