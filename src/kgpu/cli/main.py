@@ -84,6 +84,7 @@ COMMANDS: Final = (
     CommandEntry(
         "nvidia-ctk", "kgpu.cli.nvidia_ctk", "nvidia_ctk", "The container toolkit's command line.", hidden=True
     ),
+    CommandEntry("mig", "kgpu.cli.mig", "mig", "Cut GPUs into MIG slices, as a config says."),
     CommandEntry("nri", "kgpu.cli.nri", "nri", "Give GPUs to containers that ask for them by name."),
     CommandEntry("exporter", "kgpu.cli.exporter", "exporter", "What every accelerator does, as metrics."),
     CommandEntry("health", "kgpu.cli.health", "health", "Which GPUs of this node are well, why not, and what to do."),
@@ -98,7 +99,7 @@ COMMANDS: Final = (
 )
 
 # Replaced programs whose scripts expect another exit code than 2 for what is explained.
-EXPLAINED: Final = {"nvidia-ctk": 1}
+EXPLAINED: Final = {"nvidia-ctk": 1, "nvidia-mig-parted": 1}
 
 VERSION_WORDS: Final = (["-v"], ["--version"])
 HELP_WORDS: Final = (["-h"], ["--help"])
@@ -200,7 +201,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("KGPU_DEBUG"):
             raise
         code = _explain(program, problem)
-        return EXPLAINED.get(arguments[0], code) if code == 2 and arguments else code
+        known = next((name for name in (program, *arguments[:1]) if name in EXPLAINED), "")
+        return EXPLAINED.get(known, code) if code == 2 else code
 
 
 def _meant(arguments: list[str]) -> str:

@@ -22,6 +22,7 @@ PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
     "gpu-operator": ("operator", "run"),
     "nvidia-validator": ("nvidia-validator",),
     "nvidia-ctk": ("nvidia-ctk",),
+    "nvidia-mig-parted": ("mig",),
     "dcgm-exporter": ("exporter",),
     "driver-manager": ("driver-manager",),
     "manage-crds": ("crds",),

@@ -6,13 +6,15 @@ looked at. A driver that is there but broken still gives a reader, whose calls t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.suggest import did_you_mean
+from kgpu.hw.partitioning import GpuReset, Partitioner
 from kgpu.hw.port import Reader
-from kgpu.hw.vendor import vendors
+from kgpu.hw.vendor import Vendor, vendors
 
 AUTO: Final = "auto"
 
@@ -36,11 +38,27 @@ def open_reader(
         hint = did_you_mean(vendor, names)
         what = f'there is no reader for vendor "{vendor}"{"; " if hint else ""}{hint}'
         raise ConfigError(what, f"one of: {', '.join(names)}", "choose one of them")
+    row = _found(root, list(known.values()) if vendor == AUTO else [known[vendor]])
+    return row.open(root, deadline, poll)
+
+
+def open_partitioner(*, driver_root: Path | None = None, reset: GpuReset) -> Partitioner:
+    """What cuts this node's GPUs into slices; ``reset`` resets one where a change of mode needs that.
+
+    Raises NoHardwareError when there is no driver of GPUs that kgpu can cut.
+    """
+    root = driver_root or Path("/")
+    row = _found(root, [row for row in vendors().values() if row.partitioner is not None])
+    assert row.partitioner is not None, "others were left out"
+    return row.partitioner(root, reset)
+
+
+def _found(root: Path, rows: Sequence[Vendor]) -> Vendor:
     missing: list[str] = []
-    for row in known.values() if vendor == AUTO else [known[vendor]]:
+    for row in rows:
         places = row.missing(root)
         if not places:
-            return row.open(root, deadline, poll)
+            return row
         missing += places
     raise NoHardwareError(
         "no accelerator driver was found (nvml init failed: ERROR_LIBRARY_NOT_FOUND)",

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import kgpu.hw
 from kgpu.formats.plugin_config import SharingKind
+from kgpu.hw.partitioning import GpuReset, Partitioner
 from kgpu.hw.port import Reader
 
 
@@ -31,7 +32,8 @@ class Vendor:
     that drive a monitor and compute nothing. ``pci_id`` is hex without 0x. ``driver_root`` is where a driver
     container mounts its tree. ``sharing`` is what its devices can do. ``cdi_specs``: kgpu can write CDI specs for
     them. ``missing(root)`` is empty when the driver is under ``root``, else the places looked at; ``open(root,
-    deadline, poll)`` is its reader, with seconds per call and between looks.
+    deadline, poll)`` is its reader, with seconds per call and between looks. ``partitioner(root, reset)`` cuts its
+    devices into slices; None if kgpu can't.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Vendor:
     cdi_specs: bool = False
     missing: Callable[[Path], list[str]]
     open: Callable[[Path, float, float], Reader]
+    partitioner: Callable[[Path, GpuReset], Partitioner] | None = None
 
 
 @functools.cache

@@ -78,6 +78,8 @@ class Child:
                 self.send({"id": number, "data": self._init()})
             elif op == "node":
                 self.send({"id": number, "data": self._node()})
+            elif op.startswith("mig_"):
+                self.send({"id": number, "data": self._mig(op, request)})
             elif op == "listen":
                 with self._listener():
                     self._each(request)
@@ -104,6 +106,13 @@ class Child:
             return {"data": getattr(self.gather, op)(gpu)}
         except NvmlError as error:
             return {"error": [error.call, error.code, error.text]}
+
+    def _mig(self, op: str, request: dict[str, Any]) -> Any:
+        # Most children never cut a GPU.
+        from kgpu.hw.nvidia.mig_steps import STEPS
+
+        assert self.gather is not None, "init comes first"
+        return STEPS[op](self.gather.nvml, request)
 
     def _init(self) -> dict[str, Any]:
         path = roots.find_library(self.root)

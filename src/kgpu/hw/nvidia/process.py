@@ -110,9 +110,9 @@ class ChildProcess:
         """True once the process is gone; a driver can hold a killed one in the kernel for good."""
         return self._process.poll() is not None
 
-    async def ask(self, op: str, kind: type[T], deadline: float) -> T:
-        """One node-wide request."""
-        number = self._send({"op": op})
+    async def ask(self, op: str, kind: type[T], deadline: float, **arguments: object) -> T:
+        """One request that has one answer."""
+        number = self._send({"op": op, **arguments})
         result: T | None = None
         while True:
             frame = await self._next(number, op, None, deadline)

@@ -9,6 +9,7 @@ from typing import Final
 from kgpu.formats import names
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.hw import roots
+from kgpu.hw.partitioning import GpuReset, Partitioner
 from kgpu.hw.port import Reader
 from kgpu.hw.vendor import Vendor
 
@@ -37,6 +38,12 @@ def _open(root: Path, deadline: float, poll: float) -> Reader:
     return NvidiaReader(driver_root=root, deadline=deadline, poll=poll)
 
 
+def _partitioner(root: Path, reset: GpuReset) -> Partitioner:
+    from kgpu.hw.nvidia.partitioner import NvmlPartitioner
+
+    return NvmlPartitioner(root, reset)
+
+
 def partition_resource(profile: str) -> str:
     """``1g.10gb+me`` is ``nvidia.com/mig-1g.10gb.me``: '+' is not allowed in resource names."""
     return names.MIG_RESOURCE_PREFIX + profile.replace("+", ".")
@@ -58,4 +65,5 @@ VENDOR: Final = Vendor(
     cdi_specs=True,
     missing=_missing,
     open=_open,
+    partitioner=_partitioner,
 )

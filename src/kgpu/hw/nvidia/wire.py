@@ -103,6 +103,39 @@ class Readings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     links: tuple[UnitReadings, ...] = ()
 
 
+class MigComputeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A compute instance as hw.partitioning.CutCompute has it."""
+
+    id: int
+    profile: int
+    start: int
+
+
+class MigInstanceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A GPU instance as hw.partitioning.CutInstance has it."""
+
+    id: int
+    profile: int
+    start: int
+    compute: tuple[MigComputeState, ...]
+    used: bool
+
+
+class MigState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How one GPU is cut, as hw.partitioning.CutGpu has it."""
+
+    index: int
+    uuid: str
+    product: str
+    device: int
+    subsystem: int
+    capable: bool
+    enabled: bool
+    pending: bool
+    instances: tuple[MigInstanceState, ...]
+    used: bool
+
+
 class ProcessReply(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One process on a GPU or slice; percentages are None where not measured."""
 

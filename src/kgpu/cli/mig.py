@@ -1,0 +1,268 @@
+"""``kgpu mig``: GPUs cut into MIG slices by a config of mig-parted's form; also found as ``nvidia-mig-parted``.
+
+Exit codes: 0 done, or the config is applied; 3 from ``assert`` where it is not; 2 for what fails, in three parts. As
+``nvidia-mig-parted`` the latter two are 1, as its scripts know it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from kgpu.base.errors import ConfigError
+from kgpu.cli import _mig
+from kgpu.cli._common import (
+    ExampleGroup,
+    GoFlagsCommand,
+    output_option,
+    print_error,
+    print_json,
+    root_option,
+    run_async,
+)
+
+if TYPE_CHECKING:
+    from kgpu.formats.mig_config import MigEntry
+    from kgpu.mig.apply import GpuOutcome
+    from kgpu.mig.model import MigStep
+    from kgpu.mig.node_plan import PlannedGpu
+    from kgpu.mig.survey import SurveyedGpu
+
+F = TypeVar("F", bound=Callable[..., Any])
+FAILED: Final = 2
+NOT_APPLIED: Final = 3
+TERMINATED: Final = 143
+EXAMPLES: Final = """
+kgpu mig plan -f config.yaml -c all-1g.10gb
+kgpu mig apply -f config.yaml -c all-1g.10gb
+kgpu mig assert -f config.yaml -c all-1g.10gb
+kgpu mig export -o json
+"""
+PLAN_EXAMPLES: Final = """
+kgpu mig plan -f config.yaml -c all-balanced
+kgpu mig plan -f config.yaml -c all-balanced -o json
+"""
+APPLY_EXAMPLES: Final = """
+kgpu mig apply -f config.yaml -c all-1g.10gb
+kgpu mig apply -f config.yaml -c all-disabled --mode-only
+cat config.yaml | kgpu mig apply -f -
+"""
+ASSERT_EXAMPLES: Final = """
+kgpu mig assert -f config.yaml -c all-1g.10gb
+kgpu mig assert -f config.yaml -c all-1g.10gb --valid-config
+"""
+EXPORT_EXAMPLES: Final = """
+kgpu mig export > config.yaml
+kgpu mig export --config-label before-the-change -o json
+"""
+
+
+def config_options(function: F) -> F:
+    """``-f`` and ``-c``; the parameters are ``config_file`` and ``selected``."""
+    file = click.option(
+        "-f", "--config-file", metavar="FILE", default="", envvar="MIG_PARTED_CONFIG_FILE",
+        help="A config file of mig-parted's form, version v1; - is standard input.",
+    )  # fmt: skip
+    name = click.option(
+        "-c", "--selected-config", "selected", metavar="NAME", default="", envvar="MIG_PARTED_SELECTED_CONFIG",
+        help="Which of its configs. Default: the only one.",
+    )  # fmt: skip
+    return file(name(function))
+
+
+mode_option: Final = click.option(
+    "-m", "--mode-only", is_flag=True, envvar="MIG_PARTED_MODE_CHANGE_ONLY", help="The MIG mode alone, not the slices."
+)
+
+
+@click.group("mig", cls=ExampleGroup, examples=EXAMPLES)
+@click.option("-d", "--debug", is_flag=True, envvar="MIG_PARTED_DEBUG", help="Tell every step before it is taken.")
+@click.pass_context
+def mig(context: click.Context, *, debug: bool) -> None:
+    """Cut this node's GPUs into MIG slices, as a config says.
+
+    A GPU that can't be cut so keeps all of them as they are. Each of the others ends as wanted, or as it was.
+    """
+    context.obj = debug
+
+
+mig.command_class = GoFlagsCommand
+
+
+@mig.command("plan", examples=PLAN_EXAMPLES)
+@config_options
+@mode_option
+@root_option
+@output_option()
+def plan(*, config_file: str, selected: str, mode_only: bool, root: str, output: str) -> None:
+    """Show which steps would make the config true; change nothing."""
+    name, entries = _mig.read_configs(config_file).chosen(selected)
+    planned = run_async(_planned(root, entries, mode_only=mode_only))
+    if output == "json":
+        print_json({"config": name, "gpus": [_mig.plan_data(one) for one in planned]})
+        return
+    _print_plans(planned)
+
+
+@mig.command("apply", examples=APPLY_EXAMPLES)
+@config_options
+@mode_option
+@click.option(
+    "-s", "--skip-reset", is_flag=True, envvar="MIG_PARTED_SKIP_RESET",
+    help="Reset no GPU. A mode that needs a reset then fails; with --mode-only it waits for the next one.",
+)  # fmt: skip
+@click.option("-k", "--hooks-file", metavar="FILE", default="", envvar="MIG_PARTED_HOOKS_FILE", hidden=True)
+@root_option
+@output_option()
+@click.pass_obj
+def apply(
+    debug: bool, *, config_file: str, selected: str, mode_only: bool, skip_reset: bool, hooks_file: str, root: str,
+    output: str,
+) -> None:  # fmt: skip
+    """Make the config true, and verify it.
+
+    What is right already is not touched, and slices that processes use are not taken from them. If a step fails, the
+    GPU gets its former layout back.
+    """
+    if hooks_file:
+        raise ConfigError(
+            f"kgpu runs no hooks, and {hooks_file:.200} has some", "no --hooks-file and no MIG_PARTED_HOOKS_FILE",
+            "run what they do before and after this command",
+        )  # fmt: skip
+    name, entries = _mig.read_configs(config_file).chosen(selected)
+    change = _applied(root, entries, mode_only=mode_only, skip_reset=skip_reset, debug=debug)
+    try:
+        outcomes = run_async(change)
+    except asyncio.CancelledError:
+        raise click.exceptions.Exit(TERMINATED) from None
+    _tell(name, outcomes, output)
+
+
+@mig.command("assert", examples=ASSERT_EXAMPLES)
+@config_options
+@mode_option
+@click.option(
+    "-a", "--valid-config", is_flag=True, envvar="MIG_PARTED_VALID_CONFIG",
+    help="Only read the file and look the config up; ask no driver.",
+)  # fmt: skip
+@root_option
+@output_option()
+def assert_(
+    *, config_file: str, selected: str, mode_only: bool, valid_config: bool, root: str, output: str
+) -> None:  # fmt: skip
+    """Say whether the config is applied. Exit code 3 if it is not (as nvidia-mig-parted: 1)."""
+    name, entries = _mig.read_configs(config_file).chosen(selected)
+    if valid_config:
+        if output == "json":
+            print_json({"config": name, "valid": True})
+        else:
+            click.echo("Selected MIG configuration is valid")
+        return
+    planned = run_async(_planned(root, entries, mode_only=mode_only))
+    applied = not any(one.steps for one in planned)
+    if output == "json":
+        print_json({"config": name, "applied": applied, "gpus": [_mig.plan_data(one) for one in planned]})
+    elif applied:
+        what = "MIG mode settings from configuration" if mode_only else "MIG configuration"
+        click.echo(f"Selected {what} currently applied")
+    if not applied:
+        click.echo("Assertion failure: selected configuration not currently applied", err=True)
+        for one in planned:
+            if one.steps:
+                click.echo("\n".join(_mig.plan_lines(one)), err=True)
+        raise click.exceptions.Exit(1 if _mig.is_peer() else NOT_APPLIED)
+
+
+@mig.command("export", examples=EXPORT_EXAMPLES)
+@click.option(
+    "-l", "--config-label", "label", default="current", show_default=True, metavar="NAME",
+    envvar="MIG_PARTED_CONFIG_LABEL", help="The config's name in the file.",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", "--output-format", type=click.Choice(("yaml", "json")), default="yaml", show_default=True,
+    envvar="MIG_PARTED_OUTPUT_FORMAT", help="How to print the file.",
+)  # fmt: skip
+@root_option
+def export(*, label: str, output: str, root: str) -> None:
+    """Print how this node's GPUs are cut, as a config file that apply takes."""
+    from kgpu.formats import yaml_text
+    from kgpu.mig.export import export as exported
+    from kgpu.mig.export import unsaid
+
+    if not label:
+        raise ConfigError("--config-label is empty", "a name for the config", "give one, or leave it out")
+    gpus = run_async(_gpus(root))
+    document = exported(gpus, label)
+    for warning in unsaid(gpus):
+        _mig.warn(warning)
+    click.echo(json.dumps(document) if output == "json" else yaml_text.write(document), nl=output == "json")
+
+
+async def _gpus(root: str) -> tuple[SurveyedGpu, ...]:
+    driver = _mig.open_driver(root)
+    try:
+        return await _mig.read_gpus(driver)
+    finally:
+        await driver.close()
+
+
+async def _planned(root: str, entries: Sequence[MigEntry], *, mode_only: bool) -> tuple[PlannedGpu, ...]:
+    return _plan(await _gpus(root), entries, mode_only=mode_only)
+
+
+def _plan(gpus: Sequence[SurveyedGpu], entries: Sequence[MigEntry], *, mode_only: bool) -> tuple[PlannedGpu, ...]:
+    from kgpu.mig.node_plan import missing_gpus, plan_node
+
+    planned = plan_node(gpus, entries, mode_only=mode_only)
+    if missing := missing_gpus(gpus, entries):
+        _mig.warn(f"the node has no GPU {', '.join(map(str, missing))}, which the config names")
+    if not planned:
+        _mig.warn("the config is about no GPU of this node")
+    return planned
+
+
+async def _applied(
+    root: str, entries: Sequence[MigEntry], *, mode_only: bool, skip_reset: bool, debug: bool
+) -> tuple[GpuOutcome, ...]:
+    from kgpu.mig.apply import Applying
+
+    def tell(planned: PlannedGpu, step: MigStep) -> None:
+        if debug:
+            click.echo(f"{planned.found.name}: {_mig.step_words(step, planned.found)}", err=True)
+
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine of run_async"
+    # Whoever ends us wants the GPU as it was, as at Ctrl-C.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    driver = _mig.open_driver(root)
+    try:
+        planned = _plan(await _mig.read_gpus(driver), entries, mode_only=mode_only)
+        applying = Applying(driver=driver, skip_reset=skip_reset, may_wait=skip_reset and mode_only, tell=tell)
+        return await applying.node(planned)
+    finally:
+        await driver.close()
+
+
+def _print_plans(planned: Sequence[PlannedGpu]) -> None:
+    for one in planned:
+        click.echo("\n".join(_mig.plan_lines(one)))
+
+
+def _tell(name: str, outcomes: Sequence[GpuOutcome], output: str) -> None:
+    failed = _mig.failures(outcomes)
+    if output == "json":
+        print_json({"config": name, "applied": not failed, "gpus": [_mig.outcome_data(one) for one in outcomes]})
+    for outcome in outcomes:
+        if outcome.waits:
+            _mig.warn(f"the MIG mode of {outcome.planned.found.name} comes with its next reset or a reboot")
+    for error in failed:
+        print_error(error, _mig.PEER if _mig.is_peer() else "kgpu")
+    if failed:
+        raise click.exceptions.Exit(FAILED)
+    if output != "json":
+        click.echo("MIG configuration applied successfully")
