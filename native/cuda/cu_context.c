@@ -7,7 +7,11 @@ static _Thread_local struct { int depth; CUcontext at[MAX_STACK]; } stack;
 
 /* ---- entry ---- */
 
-static void in_child(void) { sim.forked = sim.initialised; }
+static void in_child(void)
+{
+    sim.forked = sim.initialised;
+    mps_forked();
+}
 
 EXPORT CUresult cuInit(unsigned flags)
 {
@@ -18,6 +22,8 @@ EXPORT CUresult cuInit(unsigned flags)
     CUresult result = sim.forked ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS && !sim.initialised) {
         result = node_open();
+        if (result == CUDA_SUCCESS)
+            result = mps_attach();
         if (result == CUDA_SUCCESS)
             result = visible_devices(sim.device, &sim.count);
         for (int i = 0; result == CUDA_SUCCESS && i < sim.count; i++) {
@@ -69,6 +75,7 @@ CUresult sim_context(CUcontext *context, struct cu_device **device)
     node_wait((*device)->gpu);
     if (node_gpu(*device)->lost)
         context_fault(current, CUDA_ERROR_LAUNCH_FAILED);
+    context_fault(current, mps_state(*device));
     return current->sticky;
 }
 

@@ -63,6 +63,9 @@ static const struct { CUresult code; const char *name, *text; } errors[] = {
     ROW(CUDA_ERROR_MPS_CONNECTION_FAILED, "MPS client failed to connect to the MPS control daemon or the MPS server"),
     ROW(CUDA_ERROR_MPS_RPC_FAILURE, "the remote procedural call between the MPS server and the MPS client failed"),
     ROW(CUDA_ERROR_MPS_SERVER_NOT_READY, "MPS server is not ready to accept new MPS client requests"),
+    ROW(CUDA_ERROR_MPS_MAX_CLIENTS_REACHED, "the hardware resources required to create MPS client have been exhausted"),
+    ROW(CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED, "the hardware resources required to support device connections have been exhausted"),
+    ROW(CUDA_ERROR_MPS_CLIENT_TERMINATED, "the MPS client has been terminated by the server"),
     ROW(CUDA_ERROR_EXTERNAL_DEVICE, "an async error occurred in external entity outside of CUDA"),
     ROW(CUDA_ERROR_UNKNOWN, "unknown error"),
 };

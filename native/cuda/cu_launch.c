@@ -93,6 +93,7 @@ static CUresult run(CUcontext context, struct cu_device *device, CUfunction func
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
         if (faults[i].fault == result.fault) {
             context_fault(context, faults[i].error); /* the launch itself succeeds; the next call sees the fault */
+            mps_fault(device);
             if (faults[i].xid)
                 node_xid(device, faults[i].xid);
         }

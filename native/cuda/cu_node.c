@@ -9,6 +9,7 @@ struct cu_sim sim = {
     .launch_mutex = PTHREAD_MUTEX_INITIALIZER,
     .heap_lock = PTHREAD_RWLOCK_INITIALIZER,
     .map = KG_MAP_INIT,
+    .mps = {.fd = -1},
 };
 
 enum { EVENT_XID = 0x8 };
@@ -57,12 +58,31 @@ static uint64_t held(const struct cu_device *device)
     return device->gi == KG_NO_INSTANCE ? total + gpu->mem_used_base : total;
 }
 
+/* What a context costs before the first allocation: grows with the multiprocessors, as on real GPUs
+ * (an H100 takes about 430 MiB, a T4 about 200 MiB). An MPS server shows about 30 MiB in nvidia-smi. */
+static uint64_t context_overhead(const struct cu_device *device)
+{
+    return sim.mps.server ? 30ull << 20 : ((uint64_t)device->sm_count * 5 / 2 + 100) << 20;
+}
+
+/* Bytes that this process has allocated; an MPS client's limit is one of allocations, not of contexts. */
+static uint64_t allocated(const struct cu_device *device)
+{
+    uint64_t contexts = context_overhead(device) * device->contexts;
+    return device->charged > contexts ? device->charged - contexts : 0;
+}
+
 void node_usage(const struct cu_device *device, uint64_t *free_bytes, uint64_t *total)
 {
     kg_proc_reap(&sim.map, device->gpu);
     uint64_t used = held(device);
     *total = device->memory;
     *free_bytes = used < device->memory ? device->memory - used : 0;
+    if (device->limit && device->limit < *total) {
+        uint64_t own = allocated(device), left = own < device->limit ? device->limit - own : 0;
+        *total = device->limit;
+        *free_bytes = left < *free_bytes ? left : *free_bytes;
+    }
 }
 
 static void note_memory(const struct cu_device *device)
@@ -70,7 +90,7 @@ static void note_memory(const struct cu_device *device)
     __atomic_store_n(&node_gpu(device)->process[device->slot].memory, device->charged, __ATOMIC_RELAXED);
 }
 
-CUresult node_charge(struct cu_device *device, uint64_t bytes)
+static CUresult charge(struct cu_device *device, uint64_t bytes)
 {
     kg_proc_reap(&sim.map, device->gpu);
     if (kg_lock(&sim.map) != 0)
@@ -87,6 +107,14 @@ CUresult node_charge(struct cu_device *device, uint64_t bytes)
     return result;
 }
 
+CUresult node_charge(struct cu_device *device, uint64_t bytes)
+{
+    uint64_t own = allocated(device);
+    if (device->limit && (own > device->limit || bytes > device->limit - own))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return charge(device, bytes);
+}
+
 void node_release(struct cu_device *device, uint64_t bytes)
 {
     device->charged -= bytes < device->charged ? bytes : device->charged;
@@ -96,21 +124,18 @@ void node_release(struct cu_device *device, uint64_t bytes)
     kg_unlock(&sim.map);
 }
 
-/* What a context costs before the first allocation: grows with the multiprocessors, as on real GPUs
- * (an H100 takes about 430 MiB, a T4 about 200 MiB). */
-static uint64_t context_overhead(const struct cu_device *device) { return ((uint64_t)device->sm_count * 5 / 2 + 100) << 20; }
-
-/* Exclusive compute modes: is another live process on the GPU? */
+/* Exclusive compute modes: is another live process on the GPU? The clients of an MPS server come in with it. */
 static CUresult check_compute_mode(const struct cu_device *device)
 {
     enum { EXCLUSIVE_THREAD = 1, PROHIBITED = 2, EXCLUSIVE_PROCESS = 3 };
     const kg_gpu *gpu = node_gpu(device);
     if (gpu->compute_mode == PROHIBITED)
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    if (gpu->compute_mode != EXCLUSIVE_PROCESS && gpu->compute_mode != EXCLUSIVE_THREAD)
+    if ((gpu->compute_mode != EXCLUSIVE_PROCESS && gpu->compute_mode != EXCLUSIVE_THREAD) || sim.mps.client)
         return CUDA_SUCCESS;
+    uint32_t others = sim.mps.server ? KG_PROC_COMPUTE : KG_PROC_COMPUTE | KG_PROC_MPS;
     for (uint32_t i = 0; i < KG_MAX_PROCESSES; i++)
-        if (gpu->process[i].used && (int)i != device->slot && (gpu->process[i].kind & KG_PROC_COMPUTE))
+        if (gpu->process[i].used && (int)i != device->slot && (gpu->process[i].kind & others))
             return CUDA_ERROR_DEVICE_UNAVAILABLE;
     return CUDA_SUCCESS;
 }
@@ -130,6 +155,31 @@ static void leave_nodes(struct cu_device *device)
             close(device->node[i]);
 }
 
+/* A slot in the process table, and with it the device nodes. */
+static CUresult sit_down(struct cu_device *device)
+{
+    kg_process entry = {.kind = sim.mps.client ? KG_PROC_MPS : KG_PROC_COMPUTE, .gi_id = device->gi, .ci_id = device->ci};
+    CUresult result = mps_open(device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    device->charged = 0;
+    device->slot = kg_proc_add(&sim.map, device->gpu, &entry);
+    if (device->slot < 0) {
+        mps_close(device);
+        return sim.map.writable ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    hold_nodes(device);
+    return CUDA_SUCCESS;
+}
+
+static void stand_up(struct cu_device *device)
+{
+    kg_proc_remove(&sim.map, device->gpu, device->slot);
+    device->slot = -1;
+    leave_nodes(device);
+    mps_close(device);
+}
+
 CUresult node_enter(struct cu_device *device)
 {
     const kg_gpu *gpu = node_gpu(device);
@@ -137,36 +187,26 @@ CUresult node_enter(struct cu_device *device)
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     kg_proc_reap(&sim.map, device->gpu);
     CUresult result = check_compute_mode(device);
+    bool first = device->slot < 0;
+    if (result == CUDA_SUCCESS)
+        result = mps_state(device);
+    if (result == CUDA_SUCCESS && first)
+        result = sit_down(device);
     if (result != CUDA_SUCCESS)
         return result;
-    bool first = device->slot < 0;
-    if (first) {
-        kg_process entry = {.kind = KG_PROC_COMPUTE, .gi_id = device->gi, .ci_id = device->ci};
-        device->charged = 0;
-        device->slot = kg_proc_add(&sim.map, device->gpu, &entry);
-        if (device->slot < 0)
-            return sim.map.writable ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
-        hold_nodes(device);
-    }
-    result = node_charge(device, context_overhead(device));
-    if (result == CUDA_SUCCESS) {
+    result = charge(device, context_overhead(device));
+    if (result == CUDA_SUCCESS)
         device->contexts++;
-    } else if (first) {
-        kg_proc_remove(&sim.map, device->gpu, device->slot);
-        device->slot = -1;
-        leave_nodes(device);
-    }
+    else if (first)
+        stand_up(device);
     return result;
 }
 
 void node_leave(struct cu_device *device)
 {
     node_release(device, context_overhead(device));
-    if (--device->contexts > 0)
-        return;
-    kg_proc_remove(&sim.map, device->gpu, device->slot);
-    device->slot = -1;
-    leave_nodes(device);
+    if (--device->contexts == 0)
+        stand_up(device);
 }
 
 void node_busy(struct cu_device *device, bool busy)

@@ -27,6 +27,8 @@ struct cu_device {
     uint32_t sm_count;
     uint64_t memory; /* bytes a program can have at most */
     uint64_t charged; /* bytes this process holds, contexts included */
+    uint64_t limit;   /* bytes that an MPS client may allocate, 0: no limit */
+    int mps;          /* number of the device at the MPS server, -1: it serves none */
     int slot;        /* in the process table, -1: not entered */
     int node[3];     /* descriptors of the device nodes while in the table */
     unsigned contexts;
@@ -80,6 +82,15 @@ struct CUevent_st {
     uint64_t time_ns;
 };
 
+/* The connection to an MPS server. */
+struct cu_mps {
+    int fd;
+    bool client, server; /* this process is one */
+    CUresult lost;       /* what every call answers once the server has gone, or has ended this client */
+    int count;
+    struct { char uuid[64]; double percent; uint64_t limit; bool faulted; } device[KG_MAX_GPUS];
+};
+
 struct cu_sim {
     pthread_mutex_t mutex, launch_mutex;
     pthread_rwlock_t heap_lock;
@@ -88,6 +99,7 @@ struct cu_sim {
     int count;
     struct cu_device device[KG_MAX_GPUS];
     struct handle *handles;
+    struct cu_mps mps;
 };
 extern struct cu_sim sim;
 
@@ -102,6 +114,15 @@ CUresult node_enter(struct cu_device *device); /* into the process table, with a
 void node_leave(struct cu_device *device);
 void node_busy(struct cu_device *device, bool busy);
 void node_xid(const struct cu_device *device, uint32_t xid);
+
+/* ---- cu_mps.c: the Multi-Process Service ---- */
+CUresult mps_attach(void);                        /* become a client where a control daemon listens */
+void mps_provision(struct cu_device *device, int ordinal); /* the share of threads and memory that it may have */
+CUresult mps_open(const struct cu_device *device);
+void mps_close(const struct cu_device *device);
+CUresult mps_state(const struct cu_device *device); /* SUCCESS while the server is there and the device is sound */
+void mps_fault(const struct cu_device *device);     /* this client has damaged the device */
+void mps_forked(void);
 
 /* ---- cu_visible.c: which devices this process has ---- */
 CUresult visible_devices(struct cu_device *devices, int *count);

@@ -42,7 +42,7 @@ static void add_gpu(struct candidates *c, uint32_t slot)
 {
     const kg_gpu *gpu = &sim.map.state->gpu[slot];
     struct cu_device *d = &c->item[c->count];
-    *d = (struct cu_device){.gpu = slot, .gi = KG_NO_INSTANCE, .ci = KG_NO_INSTANCE, .sm_count = gpu->sm_count, .slot = -1};
+    *d = (struct cu_device){.gpu = slot, .gi = KG_NO_INSTANCE, .ci = KG_NO_INSTANCE, .sm_count = gpu->sm_count, .slot = -1, .mps = -1};
     kg_text(d->name, sizeof d->name, gpu->name, sizeof gpu->name);
     kg_text(c->uuid[c->count], sizeof *c->uuid, gpu->uuid, sizeof gpu->uuid);
     d->uuid = d->gpu_uuid = uuid_bytes(c->uuid[c->count]);
@@ -60,7 +60,7 @@ static void add_slice(struct candidates *c, uint32_t slot, const kg_ci *ci)
     const kg_gi_profile *gp = &gpu->gi_profile[gi->row];
     const kg_ci_profile *cp = &gp->ci[ci->row];
     struct cu_device *d = &c->item[c->count];
-    *d = (struct cu_device){.gpu = slot, .gi = ci->gi_id, .ci = ci->id, .sm_count = cp->sm, .slot = -1, .memory = gp->memory_mib << 20};
+    *d = (struct cu_device){.gpu = slot, .gi = ci->gi_id, .ci = ci->id, .sm_count = cp->sm, .slot = -1, .mps = -1, .memory = gp->memory_mib << 20};
     kg_text(gpu_name, sizeof gpu_name, gpu->name, sizeof gpu->name);
     kg_text(gpu_uuid, sizeof gpu_uuid, gpu->uuid, sizeof gpu->uuid);
     kg_text(profile, sizeof profile, cp->name[0] ? cp->name : gp->name, sizeof cp->name);
@@ -225,6 +225,26 @@ static int keep_one_slice(struct cu_device *devices, int count)
     return count;
 }
 
+/* A client of an MPS server has that server's devices, in its order: the server has numbered them anew. */
+static CUresult keep_served(struct candidates *c)
+{
+    struct candidates *all = sim.mps.client ? malloc(sizeof *all) : NULL;
+    if (!all)
+        return sim.mps.client ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    memcpy(all, c, sizeof *all);
+    c->count = c->gpus = 0;
+    for (int k = 0; k < sim.mps.count; k++)
+        for (int i = 0; i < all->count; i++)
+            if (strcasecmp(all->uuid[i], sim.mps.device[k].uuid) == 0) {
+                c->item[c->count] = all->item[i];
+                c->item[c->count].mps = k;
+                memcpy(c->uuid[c->count++], all->uuid[i], sizeof *c->uuid);
+                c->gpus += i < all->gpus;
+            }
+    free(all);
+    return CUDA_SUCCESS;
+}
+
 CUresult visible_devices(struct cu_device *devices, int *count)
 {
     struct candidates *c = malloc(sizeof *c);
@@ -232,6 +252,10 @@ CUresult visible_devices(struct cu_device *devices, int *count)
     if (!c)
         return CUDA_ERROR_OUT_OF_MEMORY;
     gather(c);
+    if (keep_served(c) != CUDA_SUCCESS) {
+        free(c);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (list) {
         *count = pick(c, list, devices);
     } else if (c->gpus < c->count) {
@@ -242,6 +266,8 @@ CUresult visible_devices(struct cu_device *devices, int *count)
         *count = c->gpus;
     }
     *count = keep_one_slice(devices, *count);
+    for (int i = 0; i < *count; i++)
+        mps_provision(&devices[i], i);
     free(c);
     return *count ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }

@@ -189,6 +189,19 @@ static void id_text(char out[8], U id)
         snprintf(out, 8, "%u", id % 1000);
 }
 
+/* Is it a client of an MPS server? NVML lists those among the processes that compute, too; they get one line, `M+C`. */
+static bool is_mps_client(const struct gpu *gpu, U pid)
+{
+    static nvmlProcessInfo_t info[1024];
+    U count = sizeof info / sizeof *info;
+    if (nv(DeviceGetMPSComputeRunningProcesses_v3)(gpu->device, &count, info) != NVML_SUCCESS)
+        return false;
+    for (U i = 0; i < count; i++)
+        if (info[i].pid == pid)
+            return true;
+    return false;
+}
+
 static unsigned process_lines(const struct gpu *gpu, const char *type, nvmlReturn_t (*list)(D, U *, nvmlProcessInfo_t *))
 {
     static nvmlProcessInfo_t info[1024];
@@ -196,6 +209,8 @@ static unsigned process_lines(const struct gpu *gpu, const char *type, nvmlRetur
     if (list(gpu->device, &count, info) != NVML_SUCCESS)
         return 0;
     for (U i = 0; i < count; i++) {
+        if (type[0] == 'C' && is_mps_client(gpu, info[i].pid))
+            continue;
         char name[256] = "[Not Found]", shown[64], memory[32], gi[8], ci[8];
         nv(SystemGetProcessName)(info[i].pid, name, sizeof name);
         size_t length = strlen(name);

@@ -30,7 +30,9 @@ _VECTORADD: Final = {
 }
 DRIVER: Final = "driver"
 DRIVER_SIDE: Final = "driver-side"
-_DRIVER_PARTS: Final = ("libnvidia-ml.so.1", "libcuda.so.1", "nvidia-smi")
+_DRIVER_PARTS: Final = (
+    "libnvidia-ml.so.1", "libcuda.so.1", "nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server",
+)  # fmt: skip
 AGNHOST: Final = "/agnhost"  # what Kubernetes' own end-to-end tests run in most of their pods
 
 

@@ -50,6 +50,8 @@ TARGETS: Final = (
         libraries=("-lpthread", "-ldl", "-lm"),
     ),
     Target(output="nvidia-smi", sources="smi/*.c"),
+    Target(output="nvidia-cuda-mps-control", sources="mps/control/*.c"),
+    Target(output="nvidia-cuda-mps-server", sources="mps/server/*.c"),
     Target(output="vectoradd", sources="cuda/sample/vectoradd.c", libraries=("-lpthread", "-ldl", "-lm")),
 )
 
@@ -132,7 +134,7 @@ def _compile(call: list[str]) -> None:
 
 
 def native_dir() -> Path:
-    """Build if needed; the folder with libnvidia-ml.so.1, libcuda.so.1, nvidia-smi and vectoradd."""
+    """Build if needed; the folder with libnvidia-ml.so.1, libcuda.so.1, nvidia-smi, the MPS programs and vectoradd."""
     folder = source_dir()
     compiler = find_compiler()
     target = cache_dir() / content_key(folder, compiler)

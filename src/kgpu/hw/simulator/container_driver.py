@@ -34,7 +34,7 @@ def remove_from_host(root: Path) -> None:
     modules.take_out(root)
     try:
         modules.put_aside_nodes(root)
-        for path in [*tree.library_dir(root).glob("lib*.so*"), root / "usr/bin/nvidia-smi"]:
+        for path in [*tree.library_dir(root).glob("lib*.so*"), *(root / "usr/bin").glob("nvidia-*")]:
             path.unlink(missing_ok=True)
         shutil.rmtree(root / "lib/firmware/nvidia", ignore_errors=True)
         for folder in _FOLDERS:

@@ -27,6 +27,8 @@ ARTIFACTS: Final[Mapping[str, str]] = {
     "libnvidia-ml.so.1": "{lib}/libnvidia-ml.so.{version}",
     "libcuda.so.1": "{lib}/libcuda.so.{version}",
     "nvidia-smi": "usr/bin/nvidia-smi",
+    "nvidia-cuda-mps-control": "usr/bin/nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server": "usr/bin/nvidia-cuda-mps-server",
     "vectoradd": "usr/share/kgpu/vectoradd",
 }
 LINKS: Final[Mapping[str, str]] = {
