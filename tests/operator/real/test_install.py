@@ -210,6 +210,8 @@ def web(story: Story) -> Iterator[Site]:
     kubectl("delete", "deployment", "web", "--wait=true")
     kubectl("uncordon", story.site.node)
     kubectl("delete", "pdb", "--all")
+    # They go after their Deployment, and the next one's have the same name and labels.
+    story.site.until(lambda: not running(story.site), "web's pods to go")
 
 
 def running(site: Site) -> set[str]:
