@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from kgpu.base.times import stamp_of
 from kgpu.cli import status as module
 from kgpu.cli._status_operations import MOST_ROWS, read_operations
 from kgpu.formats import names
 from kgpu.kube.kinds import DEPLOYMENTS, NODE_OPERATIONS
 from kgpu.kube.port import CONFIG_MAPS, Object
-from kgpu.operations.model import stamp_of
 from tests.operations.world import Cluster
 from tests.operator.test_overview import deployment, manifest
 from tests.operator.world import node_object

@@ -4,7 +4,6 @@ hundred times as much processor time as the question.
 
 from __future__ import annotations
 
-import base64
 import functools
 import http.client
 import json
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
+
+from kgpu.lab.nodes import apiserver
 
 _PATHS: Final = {
     "node": "/api/v1/nodes",
@@ -63,8 +64,8 @@ def _ask(kubeconfig: Path, path: str) -> tuple[int, bytes]:
 
 @functools.cache
 def _connection(kubeconfig: Path) -> tuple[http.client.HTTPSConnection, str]:
-    config = yaml.safe_load(kubeconfig.read_text())
-    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-    tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
-    host = urllib.parse.urlparse(cluster["server"]).netloc
-    return http.client.HTTPSConnection(host, context=tls, timeout=_SECONDS), user["token"]
+    server = apiserver.read(kubeconfig)
+    tls = ssl.create_default_context(cadata=server.ca.decode())
+    host = urllib.parse.urlparse(server.url).netloc
+    token = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
+    return http.client.HTTPSConnection(host, context=tls, timeout=_SECONDS), token

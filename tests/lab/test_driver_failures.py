@@ -108,6 +108,12 @@ def operations(lab: EmbeddedLab, version: str) -> dict[str, Object]:
     return {one["spec"]["nodeName"]: one for one in found if one["spec"].get("driver", {}).get("version") == version}
 
 
+def states(lab: EmbeddedLab) -> list[str]:
+    """How far the upgrades are, by the nodes' labels."""
+    now = nodes(lab)
+    return [now[name]["metadata"]["labels"][DRIVER_UPGRADE_STATE_LABEL] for name in (*FAILING, *KEPT)]
+
+
 def policy(lab: EmbeddedLab) -> Object:
     found: Object = get(lab, "clusterpolicy", "cluster-policy")["status"]
     return found
@@ -150,10 +156,8 @@ def test_two_failures_stop_the_rollout_and_are_told(lab: EmbeddedLab, version: s
         assert made[name]["metadata"]["name"] in listed
         assert cause in kgpu(lab, "operations", "show", made[name]["metadata"]["name"])
     assert f"kgpu operations approve {made[KEPT[0]]['metadata']['name']}" in shown
-    now = nodes(lab)
-    assert not [name for name, one in now.items() if one["spec"].get("unschedulable")]
-    states = [now[name]["metadata"]["labels"][DRIVER_UPGRADE_STATE_LABEL] for name in (*FAILING, *KEPT)]
-    assert states == ["upgrade-failed"] * 2 + ["upgrade-required"] * 2
+    assert not [name for name, one in nodes(lab).items() if one["spec"].get("unschedulable")]
+    until(lab, lambda: states(lab) == ["upgrade-failed"] * 2 + ["upgrade-required"] * 2, "the labels say the same")
     assert (trainers(lab), [driver_pod(lab, name)["metadata"]["uid"] for name in KEPT]) == before
     assert all(status(driver_pod(lab, name), DRIVER)["ready"] for name in KEPT)
     for name in FAILING:

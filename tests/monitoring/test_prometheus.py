@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from kgpu.base.files import write_atomic
+from kgpu.base.times import stamp_of
 from kgpu.formats import yaml
 from kgpu.formats.crd.nodeoperation import NodeOperationSpec, NodeOperationStatus
 from kgpu.formats.names import ENV_HEALTH_CONFIG
@@ -23,7 +24,7 @@ from kgpu.monitoring.grafana import Board, Panel
 from kgpu.monitoring.model import RuleGroup
 from kgpu.monitoring.records import RECORDS
 from kgpu.operations.metrics import figures
-from kgpu.operations.model import Operation, stamp_of
+from kgpu.operations.model import Operation
 from kgpu.operator.metrics import OperatorFigures
 from tests.monitoring.world import (
     Kubelet,

@@ -7,11 +7,12 @@ import dataclasses
 import msgspec
 import pytest
 
+from kgpu.base.times import stamp_of
 from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import NodeOperationSpec, NodeOperationStatus
 from kgpu.operations.admission import admit
 from kgpu.operations.config import GroupCap, OperationBudget, Share
-from kgpu.operations.model import Operation, TargetNode, stamp_of
+from kgpu.operations.model import Operation, TargetNode
 from kgpu.operations.windows import read_windows
 
 NOW = 1_700_000_000.0

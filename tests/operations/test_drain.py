@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from kgpu.base.times import stamp_of
 from kgpu.formats.crd.nodeoperation import DrainProgress, OperationDrain
 from kgpu.operations.drain import AT_ONCE, Evicted, Fate, drain_state, fate, progress
-from kgpu.operations.model import Answer, NodePod, read_pod, stamp_of
+from kgpu.operations.model import Answer, NodePod, read_pod
 
 NOW = 1_700_000_000.0
 

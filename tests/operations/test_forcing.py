@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kgpu.base.times import stamp_of
 from kgpu.formats.crd.nodeoperation import DrainProgress, NodeOperationSpec, NodeOperationStatus
 from kgpu.formats.crd.status import StatusCondition
 from kgpu.kube.port import KubeRefusedError
@@ -25,7 +26,6 @@ from kgpu.operations.model import (
     Write,
     moment_of,
     read_pod,
-    stamp_of,
 )
 from kgpu.operations.notices import details, notice
 from kgpu.operations.plan import step

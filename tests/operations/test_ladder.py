@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from kgpu.base.times import stamp_of
 from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import NodeAct, NodeOperationSpec, NodeOperationStatus, OperationType
 from kgpu.formats.gpu_report import GpuReport, ReportedGpu
 from kgpu.formats.xid.action import Action
 from kgpu.operations.config import RemediationPolicy, Strongest
 from kgpu.operations.ladder import DAY, name_of, rung
-from kgpu.operations.model import Operation, TargetNode, stamp_of
+from kgpu.operations.model import Operation, TargetNode
 from kgpu.operations.remediation import KEPT, SETTLE, RemediationMemory, RemediationPlan, WantedOperation, remediate
 
 NOW = 1_700_000_000.0

@@ -7,9 +7,10 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from kgpu.base.times import stamp_of
 from kgpu.formats.crd.nodeoperation import NodeOperationSpec, NodeOperationStatus
 from kgpu.operations.metrics import DAY, HEADS, MOST_NAMED, figures
-from kgpu.operations.model import Operation, TargetNode, UnreadableOperation, stamp_of
+from kgpu.operations.model import Operation, TargetNode, UnreadableOperation
 
 NOW = 1_700_000_000.0
 HELD = "kgpu_node_operation_held_seconds"

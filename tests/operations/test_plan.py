@@ -7,6 +7,7 @@ import dataclasses
 import msgspec
 import pytest
 
+from kgpu.base.times import stamp_of
 from kgpu.formats.crd.nodeoperation import (
     DrainProgress,
     NodeAct,
@@ -16,16 +17,7 @@ from kgpu.formats.crd.nodeoperation import (
     OperationPhase,
 )
 from kgpu.operations.leftovers import KEPT_SECONDS, leftovers, outdated
-from kgpu.operations.model import (
-    HoldNode,
-    NodePod,
-    Operation,
-    Record,
-    TargetNode,
-    UnreadableOperation,
-    read_operation,
-    stamp_of,
-)
+from kgpu.operations.model import HoldNode, NodePod, Operation, Record, TargetNode, UnreadableOperation, read_operation
 from kgpu.operations.plan import NODE_SECONDS, step
 from kgpu.operations.world import AdmissionVerdict, World
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kgpu.base.times import stamp_of
 from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import NodeAct, NodeOperationSpec, NodeOperationStatus
 from kgpu.formats.crd.status import StatusCondition
@@ -15,7 +16,7 @@ from kgpu.formats.gpu_report import GpuReport, ReportedGpu
 from kgpu.formats.xid.action import Action
 from kgpu.operations.config import RemediationPolicy, Strongest
 from kgpu.operations.ladder import DAY
-from kgpu.operations.model import Operation, Record, TargetNode, stamp_of
+from kgpu.operations.model import Operation, Record, TargetNode
 from kgpu.operations.plan import step
 from kgpu.operations.remediation import (
     BREAKER_WINDOW,

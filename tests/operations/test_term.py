@@ -12,13 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kgpu.base.clock import settle
 from kgpu.base.service import end
+from kgpu.base.times import stamp_of
 from kgpu.formats.crd.nodeoperation import NodeOperationStatus
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import EVENTS, NODES, PODS, KubeRefusedError, KubeUnreachableError, Listing, Object, Resource
 from kgpu.operations import writing
 from kgpu.operations.config import OperationBudget, Share
-from kgpu.operations.model import Operation, Record, read_operation, stamp_of
+from kgpu.operations.model import Operation, Record, read_operation
 from tests.operations.world import START, Cluster, Engine
 
 ONE = OperationBudget(max_parallel=1, max_unavailable=Share(1))

@@ -177,8 +177,8 @@ def _driver_missing(gpus: ModelOnNode) -> list[str]:
     return missing
 
 
-def _shared(gpus: ModelOnNode, way: SharingWay | None = None) -> ResourceShares | None:
-    return next((row for row in gpus.shares if way is None or row.way is way), None)
+def _shared(gpus: ModelOnNode, way: SharingWay) -> ResourceShares | None:
+    return next((row for row in gpus.shares if row.way is way), None)
 
 
 def _said(shares: ResourceShares) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kgpu.base.errors import ConfigError, HostError
+from kgpu.base.times import stamp_of
 from kgpu.cli._common import ExampleGroup, output_option, print_json
 from kgpu.cli._options import settled
 from kgpu.formats.names import ENV_HOST_ROOT, HEALTH_HISTORY, STATE_DIR
@@ -240,4 +241,4 @@ def _note(note: HistoryNote) -> str:
 
 
 def _time(at: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(max(at, 0.0), 253402300799.0)))
+    return stamp_of(max(at, 0.0))

@@ -6,7 +6,6 @@ they say when something is over, which the kernel's log does not.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 from kgpu.base.errors import DriverFault
 from kgpu.base.plain import text
 from kgpu.base.remedy import Remedy
+from kgpu.base.times import stamp_of
 from kgpu.doctor import matching, remedies
 from kgpu.doctor.host_facts import HostFacts, PciDevice, Xid
 from kgpu.doctor.kinds import Node
@@ -129,7 +129,7 @@ def _failing(snapshot: Snapshot) -> dict[str, UnpassedCheck]:
 
 def _time(at: float) -> str:
     """As objects write times, "" for none and for what is no time."""
-    return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if 0 < at < _LAST else ""
+    return stamp_of(at) if 0 < at < _LAST else ""
 
 
 def _cited(node: Node, condition: Condition | None, gpu: ReportedGpu) -> tuple[Evidence, ...]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from kgpu.base.times import stamp_of
 from kgpu.kube.nodes import get_node
 from kgpu.kube.port import NODES, KubeApi, Object
 
@@ -31,7 +32,7 @@ class NodeConditionWriter:
         Raises KubeError.
         """
         known = self._known(await get_node(self._api, self._node))
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
+        stamp = stamp_of(self._now())
         same = known.get("status") == status and isinstance(known.get("lastTransitionTime"), str)
         row = {
             "type": self._kind,

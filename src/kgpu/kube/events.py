@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kgpu.base.advice import Advice, Severity
+from kgpu.base.times import stamp_of
 from kgpu.kube.port import EVENTS, KubeApi, KubeRefusedError, Object
 
 NAMESPACE: Final = "default"
@@ -40,7 +41,7 @@ class ClusterEvents:
 
         ``about`` has apiVersion, kind, name and uid of an object without a namespace.
         """
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
+        stamp = stamp_of(self._now())
         event = self.event(advice, about, stamp)
         name = event["metadata"]["name"]
         for attempt in range(1, _ATTEMPTS + 1):

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kgpu.base.times import stamp_of
 from kgpu.operations.config import GroupCap, OperationBudget
-from kgpu.operations.model import Operation, TargetNode, moment_of, stamp_of
+from kgpu.operations.model import Operation, TargetNode, moment_of
 from kgpu.operations.rollouts import Rollouts
 from kgpu.operations.windows import opens_at
 from kgpu.operations.world import UNAPPROVED, AdmissionVerdict

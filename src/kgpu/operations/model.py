@@ -159,15 +159,6 @@ def moment_of(stamp: str | None) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
 
 
-LAST_MOMENT: Final = 253_402_300_799
-"""The last second of the year 9999, in seconds since 1970."""
-
-
-def stamp_of(moment: float) -> str:
-    """The time in RFC 3339, rounded down to whole seconds; at most the last that it has."""
-    return dt.datetime.fromtimestamp(int(min(moment, LAST_MOMENT)), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetNode:
     """A Node. ``owners`` are the uids of the operations that hold it, from kgpu's annotation. The next four come from

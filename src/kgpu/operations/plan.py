@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kgpu.base.printable import one_line
+from kgpu.base.times import stamp_of
 from kgpu.formats.crd.nodeoperation import MAX_TEXT, NodeAct, NodeBefore, OperationPhase, OperationType, Result
 from kgpu.operations import completing, driver_upgrade, forcing, gpu_reset, gpus, maintenance, reboot, replace
 from kgpu.operations.act import Act
 from kgpu.operations.drain import drain_state
 from kgpu.operations.emptying import empty, unread
-from kgpu.operations.model import HoldNode, Operation, Step, TargetNode, moment_of, stamp_of
+from kgpu.operations.model import HoldNode, Operation, Step, TargetNode, moment_of
 from kgpu.operations.records import (
     ADMITTED,
     CORDONED,

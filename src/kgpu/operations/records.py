@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from kgpu.base.printable import one_line
+from kgpu.base.times import stamp_of
 from kgpu.formats.crd.nodeoperation import (
     DRIVER_RELEASED,
     MAX_TEXT,
@@ -19,7 +20,7 @@ from kgpu.formats.crd.nodeoperation import (
 )
 from kgpu.formats.crd.status import StatusCondition
 from kgpu.formats.node_order import NodeOrder, OrderStep, exchange_order, order
-from kgpu.operations.model import HoldNode, Operation, Record, Step, TargetNode, moment_of, stamp_of
+from kgpu.operations.model import HoldNode, Operation, Record, Step, TargetNode, moment_of
 from kgpu.operations.world import World
 
 RESTORE_SECONDS: Final = 120.0

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from kgpu.base.advice import Advice, Severity
+from kgpu.base.times import stamp_of
 from kgpu.formats import names
 from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import CONFIG_MAPS, KubeApi, KubeRefusedError, Object
 from kgpu.operations.config import RemediationPolicy
-from kgpu.operations.model import Operation, stamp_of
+from kgpu.operations.model import Operation
 from kgpu.operations.remediation import (
     BREAKER_WINDOW,
     RemediationMemory,

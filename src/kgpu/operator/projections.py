@@ -6,7 +6,6 @@ keys of its own. Nothing here raises for what a cluster contains.
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ import msgspec
 from kgpu.base.advice import Advice
 from kgpu.base.plain import items, mapping, strings, text
 from kgpu.base.printable import last_words, one_line
+from kgpu.base.times import stamp_of
 from kgpu.formats import names
 from kgpu.formats.crd import decode
 from kgpu.formats.crd.nodeoperation import DRIVER_RELEASED, STEADY_SECONDS, OperationPhase, OperationType
@@ -148,7 +148,7 @@ def _driver_facts(obj: Object, controller: str, *, placed: bool) -> Object | Non
 
 def driver_pods(pods: Iterable[Object], now: float) -> tuple[NodeDriverPod, ...]:
     """The pods of drivers, of the reduced pods. ``now`` is in seconds since 1970; a node's clock may be ahead of it."""
-    fresh_from, fresh_to = _stamp(now - STEADY_SECONDS), _stamp(now + STEADY_SECONDS)
+    fresh_from, fresh_to = stamp_of(now - STEADY_SECONDS), stamp_of(now + STEADY_SECONDS)
     found = [
         NodeDriverPod(
             name=pod["metadata"]["name"],
@@ -384,11 +384,6 @@ def condition_of(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next(
         (condition for condition in map(mapping, items(status.get("conditions"))) if condition.get("type") == kind), {}
     )
-
-
-def _stamp(moment: float) -> str:
-    """A moment as Kubernetes writes it, which sorts as the moments do."""
-    return dt.datetime.fromtimestamp(moment, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _pick(obj: Object, keys: Iterable[str]) -> Object:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.clock import Clock
 from kgpu.base.plain import items, mapping, text
+from kgpu.base.times import stamp_of
 from kgpu.formats import names
 from kgpu.kube import kinds
 from kgpu.kube.port import KubeApi, KubeRefusedError, Object, Resource, version_of
@@ -85,7 +86,7 @@ class Statuses:
         if now < at + NOT_BEFORE and not at_once:
             self.again_at = min(self.again_at or at + NOT_BEFORE, at + NOT_BEFORE)
             return
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._now()))
+        stamp = stamp_of(self._now())
         body: Object = {
             "metadata": {"name": name, "uid": known["metadata"]["uid"]},
             "status": conditions.stamp(status, stamp),

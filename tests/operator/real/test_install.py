@@ -210,6 +210,8 @@ def web(story: Story) -> Iterator[Site]:
     kubectl("delete", "deployment", "web", "--wait=true")
     kubectl("uncordon", story.site.node)
     kubectl("delete", "pdb", "--all")
+    # They go after their Deployment, and the next one's have the same name and labels.
+    story.site.until(lambda: not running(story.site), "web's pods to go")
 
 
 def running(site: Site) -> set[str]:
@@ -248,7 +250,7 @@ def test_a_maintenance_empties_the_node_and_gives_it_back(web: Site) -> None:
 def test_a_disruption_budget_ends_a_maintenance_and_is_named(web: Site) -> None:
     web.lab.kubectl("create", "pdb", "web", "--selector=app=web", "--min-available=2")
     web.until(lambda: web.get("pdb", "web").get("status", {}).get("currentHealthy") == 2, "the budget's status")
-    done = kgpu(web, "node", "maintain", web.node, "--timeout", "5s")
+    done = kgpu(web, "node", "maintain", web.node, "--timeout", "30s")  # in which evictions are asked for
     assert done.returncode == 3, done.stdout + done.stderr
     assert "The disruption budget web needs 2 healthy pods and has 2 currently" in done.stdout
     assert "unschedulable" not in web.lab.node()["spec"]

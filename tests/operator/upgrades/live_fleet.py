@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.base.clock import VirtualClock
+from kgpu.base.times import stamp_of
 from kgpu.fit import read
 from kgpu.fit.selectors import NodeTerm
 from kgpu.formats import agent_report, names, validation_report
@@ -24,7 +25,7 @@ from kgpu.kube import kinds
 from kgpu.kube.fake import FakeObject
 from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
 from kgpu.kube.port import NODES, PODS, Change, Object, Resource, name_of
-from kgpu.operations.model import asks_for_gpus, stamp_of
+from kgpu.operations.model import asks_for_gpus
 from tests.operations.world import START, Cluster, SimAgent, SimMachine
 from tests.operator.world import NAMESPACE, node_object, report
 

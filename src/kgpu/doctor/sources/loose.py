@@ -6,7 +6,6 @@ itself beats its description.
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import re
 import time
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from kgpu.base.printable import one_line
+from kgpu.base.times import stamp_of
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Log
 from kgpu.doctor.model import Missing
@@ -143,7 +143,7 @@ def _dated(row: printed.PrintedEvent, now: float) -> dict[str, Any]:
 
 
 def _time(moment: float) -> str:
-    return dt.datetime.fromtimestamp(max(moment, 0.0), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return stamp_of(max(moment, 0.0))
 
 
 def _lone(snapshot: Snapshot, name: str, data: bytes, *, known: bool, only: bool) -> bool:

@@ -6,7 +6,6 @@ for what is an application's error.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import Final
 import msgspec
 
 from kgpu.base.remedy import Remedy
+from kgpu.base.times import stamp_of
 from kgpu.doctor import remedies
 from kgpu.doctor.acts import is_outdated, is_xid_outdated
 from kgpu.doctor.agent_reports import UnwellGpu, as_told, is_of, is_over, is_watched, is_well, told, unread
@@ -88,7 +88,7 @@ def _since(host: HostFacts, xid: Xid) -> str:
     """When it was first logged, as a time of day; a kernel timestamp, which counts from the boot, is not one."""
     at = host.said_at(host.line_of(xid, first=True))
     if at is not None:
-        return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return stamp_of(at)
     return xid.first if any(map(str.isalpha, xid.first)) else ""
 
 
