@@ -1,7 +1,7 @@
 """The GPUs of this machine for a reset: read and changed by the driver's own nvidia-smi, in the driver's root.
 
-The driver is a container's (the install folder) or the host's. What uses a simulated one are the processes that have its
-state open.
+The driver is a container's (the install folder) or the host's. What uses a simulated one are the processes that have
+its state open.
 """
 
 from __future__ import annotations
