@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import fcntl
 import io
 import json
@@ -18,8 +19,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from kgpu.cli import _mig
 from kgpu.cli.main import main
+from kgpu.hw.partitioning import CutGpu
 from kgpu.hw.simulator import operate, processes
+from kgpu.mig.lock import alone
 from tests.child import child
 from tests.mig.nvml_view import seen
 
@@ -192,8 +196,13 @@ def test_a_mode_of_an_ampere_waits_where_resets_are_ruled_out(sim_root, tmp_path
         (["apply", "-f", "CONFIG"], "missing required flag 'selected-config' when more than one config available"),
         (["plan", "-f", "CONFIG", "-c", "half"], "selected mig-config not present: half"),
         (["apply", "-f", "/nowhere/config.yaml", "-c", "a"], "/nowhere/config.yaml can't be read"),
-        (["apply", "-f", "CONFIG", "-c", "none", "-k", "hooks.yaml"], "kgpu runs no hooks, and hooks.yaml has some"),
+        (["apply", "-f", "CONFIG", "-c", "none", "-k", "/nowhere/hooks.yaml"], "/nowhere/hooks.yaml can't be read"),
+        (["apply", "-f", "CONFIG", "-c", "none", "-k", "CONFIG"], "error parsing hooks file: "),
         (["export", "-l", ""], "--config-label is empty"),
+        (["checkpoint"], "missing required flags 'checkpoint-file'"),
+        (["restore"], "missing required flags 'checkpoint-file'"),
+        (["restore", "-f", "/nowhere/before.json"], "/nowhere/before.json can't be read"),
+        (["restore", "-f", "CONFIG"], "error parsing checkpoint file: "),
     ],
 )
 def test_wrong_input(words, said, config, tmp_path, capsys) -> None:
@@ -202,10 +211,164 @@ def test_wrong_input(words, said, config, tmp_path, capsys) -> None:
     assert mig(tmp_path, *[config if word == "CONFIG" else word for word in words], program=PEER) == 1
 
 
-def test_hooks_from_the_environment_are_refused_too(config, tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setenv("MIG_PARTED_HOOKS_FILE", "/etc/nvidia-mig-manager/hooks.yaml")
-    assert mig(tmp_path, "apply", "-f", config, "-c", "none") == 2
-    assert "kgpu runs no hooks" in capsys.readouterr().err
+def test_a_checkpoint_brings_the_layout_back(root, config, capsys, tmp_path) -> None:
+    file = tmp_path / "state/before.json"
+    assert mig(root, "apply", "-f", config, "-c", "mixed") == 0
+    before = instances(root)
+    assert mig(root, "checkpoint", "-f", str(file)) == 0
+    assert capsys.readouterr().out.endswith("MIG configuration checkpointed successfully\n")
+    assert mig(root, "apply", "-f", config, "-c", "halves") == 0
+    capsys.readouterr()
+    assert mig(root, "restore", "-f", str(file)) == 0
+    assert capsys.readouterr().out == "MIG configuration restored successfully\n"
+    assert instances(root) == before
+    assert mig(root, "restore", "-f", str(file), "-o", "json") == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["restored"], [gpu["state"] for gpu in done["gpus"]]) == (True, ["unchanged", "unchanged"])
+
+
+def test_checkpoints_as_mig_parted(root, config, capsys, tmp_path, monkeypatch) -> None:
+    file = tmp_path / "before.json"
+    monkeypatch.setenv("MIG_PARTED_CHECKPOINT_FILE", str(file))
+    assert mig(root, "apply", "-f", config, "-c", "halves") == 0
+    assert mig(root, "checkpoint", program=PEER) == 0
+    first, last = [gpu["uuid"] for gpu in operate.snapshot(root)["gpus"]]
+    half = '{"ProfileID":2,"Placement":{"Start":%d,"Size":4},"ComputeInstances":[{"ProfileID":2,"EngProfileID":0}]}'
+    gpu = '{"UUID":"%s","MigMode":1,"GpuInstances":[%s,%s]}'
+    devices = ",".join(gpu % (uuid, *(half % start for start in starts(file, uuid))) for uuid in (first, last))
+    assert file.read_text() == '{"Version":"v1","MigState":{"Devices":[' + devices + "]}}"
+    assert mig(root, "apply", "-f", config, "-c", "none") == 0
+    assert mig(root, "restore", "--mode-only", program=PEER) == 0
+    assert seen(root) == (True, True, 0, Counter())
+    assert mig(root, "restore", program=PEER) == 0
+    assert seen(root, 1)[3] == Counter({"3g.40gb": 2})
+    file.write_text(file.read_text().replace(last, "GPU-gone"))
+    capsys.readouterr()
+    assert mig(root, "restore", program=PEER) == 1
+    assert capsys.readouterr().err.startswith(f"{PEER}: the node has no GPU GPU-gone, which the checkpoint has\n")
+
+
+def starts(file: Path, uuid: str) -> list[int]:
+    """Where the file has the GPU's instances; 3g stands at 0 and 4."""
+    devices = {one["UUID"]: one for one in json.loads(file.read_text())["MigState"]["Devices"]}
+    found = [one["Placement"]["Start"] for one in devices[uuid]["GpuInstances"]]
+    assert sorted(found) == [0, 4]
+    return found
+
+
+def instances(root: Path) -> list[object]:
+    """How the GPUs are cut, by the driver."""
+    return [
+        (gpu.enabled, sorted((one.profile, one.start, *(ci.profile for ci in one.compute)) for one in gpu.instances))
+        for gpu in asyncio.run(cut_gpus(root))
+    ]
+
+
+async def cut_gpus(root: Path) -> tuple[CutGpu, ...]:
+    driver = _mig.open_driver(str(root))
+    try:
+        return await driver.gpus()
+    finally:
+        await driver.close()
+
+
+def test_a_generated_config_goes_where_it_is_asked_for(root, capsys, tmp_path) -> None:
+    assert mig(root, "generate-config") == 0
+    printed = capsys.readouterr().out
+    assert "  all-1g.10gb:\n  - devices: all\n    mig-enabled: true\n    mig-devices:\n      '1g.10gb': 7\n" in printed
+    file = tmp_path / "config.yaml"
+    assert mig(root, "generate-config", "-f", str(file), program=PEER) == 0
+    assert (file.read_text(), capsys.readouterr().out) == (printed, "")
+    assert mig(root, "apply", "-f", str(file), "-c", "all-balanced") == 0
+    assert seen(root, 1)[3] == Counter({"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1})
+    capsys.readouterr()
+    assert mig(root, "generate-config", "--output-format", "json", program=PEER) == 0
+    assert json.loads(capsys.readouterr().out)["mig-configs"]["all-3g.40gb"][0]["mig-devices"] == {"3g.40gb": 2}
+
+
+def test_what_is_no_file_is_written_to_and_stays(root, tmp_path, capsys) -> None:
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    reads = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert mig(root, "checkpoint", "-f", str(pipe)) == 0
+    assert os.read(reads, 1 << 16).startswith(b'{"Version":"v1"')
+    os.close(reads)
+    assert pipe.is_fifo()
+    file.touch()
+    link.symlink_to(file)
+    assert mig(root, "checkpoint", "-f", str(link)) == 0
+    assert link.is_symlink()
+    assert file.read_text().startswith('{"Version":"v1"')
+    assert mig(root, "checkpoint", "-f", str(tmp_path)) == 2
+    assert f"{tmp_path} can't be written: Is a directory" in capsys.readouterr().err
+
+
+def hooks_file(folder: Path, **scripts: str) -> Path:
+    path = folder / "hooks.yaml"
+    hooks = {
+        name.replace("_", "-"): [{"command": "/bin/sh", "args": ["-c", script]}] for name, script in scripts.items()
+    }
+    path.write_text(json.dumps({"version": "v1", "hooks": hooks}))
+    return path
+
+
+def test_hooks_run_around_a_change_with_the_command_lines_variables(
+    root, config, tmp_path, capsys, monkeypatch
+) -> None:
+    log = tmp_path / "log"
+    path = hooks_file(
+        tmp_path, apply_start=f"env >> {log}", pre_apply_mode=f"echo mode >> {log}", apply_exit=f"echo exit >> {log}"
+    )
+    monkeypatch.setenv("A_SECRET", "s3cret")
+    monkeypatch.setenv("MIG_PARTED_HOOKS_FILE", str(path))
+    assert main([PEER, "-d", "apply", "-f", config, "-c", "halves", "--root", str(root)]) == 0
+    lines = log.read_text().splitlines()
+    told = {line for line in lines if line.startswith("MIG_PARTED_")}
+    assert told == {
+        f"MIG_PARTED_CONFIG_FILE={config}", "MIG_PARTED_SELECTED_CONFIG=halves", f"MIG_PARTED_HOOKS_FILE={path}",
+        "MIG_PARTED_SKIP_RESET=false", "MIG_PARTED_MODE_CHANGE_ONLY=false",
+    }  # fmt: skip
+    assert lines[-2:] == ["mode", "exit"]
+    assert "s3cret" not in log.read_text()
+    assert "hook apply-start: /bin/sh\n" in capsys.readouterr().err
+    saved = tmp_path / "saved.json"
+    assert mig(root, "checkpoint", "-f", str(saved)) == 0
+    log.unlink()
+    assert mig(root, "restore", "-f", str(saved), "-m") == 0
+    assert f"MIG_PARTED_CHECKPOINT_FILE={saved}" in log.read_text()
+    assert "MIG_PARTED_MODE_CHANGE_ONLY=true" in log.read_text()
+
+
+def test_a_hook_that_fails_keeps_all_as_it_was(root, config, tmp_path, capsys) -> None:
+    path = hooks_file(tmp_path, pre_apply_config="echo no room; exit 3", apply_exit="exit 4")
+    assert mig(root, "apply", "-f", config, "-c", "halves", "-k", str(path)) == 2
+    error = capsys.readouterr().err
+    assert "kgpu: command 1 of hook pre-apply-config (/bin/sh) has failed with 3: no room\n  expected: exit" in error
+    assert "warning: command 1 of hook apply-exit (/bin/sh) has failed with 4" in error
+    assert seen(root)[0] is False
+    assert mig(root, "apply", "-f", config, "-c", "halves", "-k", str(path), program=PEER) == 1
+
+
+def test_hooks_that_anybody_may_write_are_not_run(root, config, tmp_path, capsys) -> None:
+    path = hooks_file(tmp_path, apply_start=f"touch {tmp_path}/ran")
+    path.chmod(0o666)
+    assert mig(root, "apply", "-f", config, "-c", "halves", "-k", str(path)) == 2
+    assert f"anybody may write to {path}" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+
+
+def test_two_changes_never_cross(root, config, tmp_path, capsys) -> None:
+    saved = tmp_path / "saved.json"
+    assert mig(root, "checkpoint", "-f", str(saved)) == 0
+    with alone(root / "run/kgpu", "apply of something"):
+        for words in (["apply", "-f", config, "-c", "halves"], ["restore", "-f", str(saved)]):
+            capsys.readouterr()
+            assert mig(root, *words) == 2
+            told = f"GPUs of this machine are being cut already, by process {os.getpid()} (apply of something)\n"
+            assert told in capsys.readouterr().err
+        assert mig(root, "plan", "-f", config, "-c", "halves") == 0, "who only looks does not wait"
+    assert seen(root)[0] is False
+    assert mig(root, "apply", "-f", config, "-c", "halves") == 0
 
 
 def test_a_node_without_a_driver(config, tmp_path, capsys) -> None:

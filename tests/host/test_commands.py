@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,43 @@ def test_one_that_does_not_end_is_killed() -> None:
 
 def test_one_that_closes_its_output_and_stays_is_killed_too() -> None:
     assert shell("exec sleep 1000 >&- 2>&-", seconds=0.2).code is None
+
+
+def test_nobody_waits_for_what_a_program_leaves_running_with_its_output() -> None:
+    done = shell("echo begun; sleep 1000 & echo $!", seconds=600)
+    begun, left = done.tail.split()
+    try:
+        assert (done.code, begun) == (0, "begun")
+    finally:
+        os.kill(int(left), signal.SIGKILL)
+
+
+def test_all_that_a_group_has_started_ends_with_it(tmp_path: Path) -> None:
+    script = "sleep 1000 & echo $! > child; exec sleep 1000"
+    done = run(["/bin/sh", "-c", script], seconds=2.0, env=ENV, folder=str(tmp_path), group=True)
+    assert (done.code, done.killed) == (None, True)
+    child = int((tmp_path / "child").read_text())
+    until = time.monotonic() + 120
+    while running(child):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def running(pid: int) -> bool:
+    """Whether the process is there, and no mere entry that nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_what_can_not_be_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="/nowhere/x can't be run: No such file"):
+        run(["/nowhere/x"], seconds=1, env=ENV)
+    with pytest.raises(HostError, match=f"/bin/sh can't be run in {tmp_path}/none"):
+        run(["/bin/sh"], seconds=1, env=ENV, folder=f"{tmp_path}/none")
+    with pytest.raises(HostError, match="can't be run: embedded null byte"):
+        run(["/bin/sh", "\0"], seconds=1, env=ENV)
 
 
 def test_nobody_waits_for_one_that_cant_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,3 +87,13 @@ async def test_nothing_is_written_of_gpus_that_can_not_be_read() -> None:
 
 async def test_a_gpu_without_mig_is_one_with_mig_off() -> None:
     assert entries(await node(WITHOUT_MIG)) == [{"devices": "all", "mig-enabled": False}]
+
+
+async def test_a_double_memory_slice_that_mig_parted_made_is_said() -> None:
+    driver = FakePartitioner("h100-80gb")
+    (gpu,) = await driver.gpus()
+    await driver.set_mode(gpu.uuid, True)
+    await driver.create_compute(gpu.uuid, await driver.create_instance(gpu.uuid, 9, 0), 0, 0)
+    found = (survey(await driver.gpu(gpu.uuid)),)
+    assert list(unsaid(found)) == []
+    assert entries(found) == [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.20gb": 1}}]

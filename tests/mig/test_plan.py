@@ -250,6 +250,24 @@ def test_an_instance_without_a_compute_instance_is_seen_and_goes() -> None:
     assert len(run(gpu, gpu_steps(gpu, ask(A100, **{"1g.5gb": 7}), "GPU 0")).instances) == 7
 
 
+@pytest.mark.parametrize("name", ["h100-80gb", "b200"])
+def test_a_double_memory_slice_that_mig_parted_made_counts_as_applied(name: str) -> None:
+    """Of its two compute instances of one name mig-parted makes the first, and kgpu the one that takes all of it."""
+    geometry = GEOMETRIES[name]
+    row = next(row for row in geometry.rows if row.enum == 9)
+    plain, whole = ComputeProfile(0, 1), whole_compute(geometry, row)
+    assert plain != whole
+    wanted = ask(geometry, **{row.name: 2})
+    assert {one.compute for one in wanted.instances} == {(whole,)}
+    gpu = cut(geometry, [(row, 0, [plain]), (row, 2, [whole])])
+    assert gpu_steps(gpu, wanted, "GPU 0") == ()
+    assert len(gpu_steps(gpu, ask(geometry, **{row.name: 3}), "GPU 0")) == 2, "what is there stays"
+    assert len(gpu_steps(gpu, ask(geometry, **{row.name: 1}), "GPU 0")) == 2
+    orphan = cut(geometry, [(row, 0, []), (row, 2, [plain])])
+    (step,) = gpu_steps(orphan, wanted, "GPU 0")
+    assert (step.action, step.profile) == (MigAction.CREATE_COMPUTE, whole.number), "a new one takes all"
+
+
 def test_a_gpu_without_mig_is_left_alone_or_refused() -> None:
     plain = MigGpu(index=2, geometry=None)
     assert gpu_steps(plain, OFF, "GPU 2 (L4)") == ()

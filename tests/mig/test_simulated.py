@@ -17,6 +17,7 @@ from kgpu.hw.open import open_partitioner
 from kgpu.hw.simulator import operate, processes
 from kgpu.mig import apply
 from kgpu.mig.apply import Applying
+from kgpu.mig.generate import generate
 from kgpu.mig.model import MigAction
 from kgpu.mig.node_plan import plan_node
 from kgpu.mig.reset import SmiReset
@@ -86,6 +87,25 @@ async def test_every_default_config_that_fits_is_made(sim_root, model: str) -> N
     finally:
         await driver.close()
     assert made >= GENERIC | MODELS[model]
+
+
+@pytest.mark.parametrize("model", MODELS)
+async def test_every_config_that_is_generated_for_a_model_is_made(sim_root, model: str) -> None:
+    root = sim_root(model, gpus=1)
+    driver = driver_of(root)
+    try:
+        found = survey((await driver.gpus())[0])
+        configs = parse_mig_configs(json.dumps(generate([found]))).configs
+        assert configs.keys() == GENERIC | MODELS[model]
+        for name, entries in configs.items():
+            (outcome,) = await Applying(driver=driver).node(plan_node([survey((await driver.gpus())[0])], entries))
+            assert outcome.failure is None, name
+            now = survey((await driver.gpus())[0]).gpu
+            assert now.enabled == entries[0].enabled, name
+            names = Counter(kind(parse_mig_profile(one.profile.name)) for one in now.instances)
+            assert names == told(entries[0]), name
+    finally:
+        await driver.close()
 
 
 async def test_what_the_driver_refuses_half_way_leaves_the_former_layout(sim_root) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kgpu.base.errors import ConfigError, UserError
+from kgpu.base.errors import ConfigError, HostError, UserError
 
 if TYPE_CHECKING:
     from kgpu.formats.mig_config import MigConfigs
@@ -54,11 +55,31 @@ def open_driver(root: str) -> Partitioner:
     return open_partitioner(driver_root=Path(root) if root else None, reset=SmiReset(root))
 
 
-async def read_gpus(driver: Partitioner) -> tuple[SurveyedGpu, ...]:
+async def node_gpus(root: str) -> tuple[SurveyedGpu, ...]:
     """The node's GPUs. Raises HwError."""
     from kgpu.mig.survey import survey
 
-    return tuple(survey(gpu) for gpu in await driver.gpus())
+    driver = open_driver(root)
+    try:
+        return tuple(survey(gpu) for gpu in await driver.gpus())
+    finally:
+        await driver.close()
+
+
+def write_file(path: str, text: str) -> None:
+    """Replace a file at once. What is no file, such as /dev/stdout, is written to. Raises HostError."""
+    from kgpu.base.files import write_atomic
+
+    through = path.startswith(("/dev/", "/proc/")) or (os.path.exists(path) and not os.path.isfile(path))
+    try:
+        if through:
+            with open(path, "w", encoding="utf-8") as out:
+                out.write(text)
+        else:
+            write_atomic(os.path.realpath(path), text)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise HostError(f"{path} can't be written: {why}", "a file that can be written", "name another") from error
 
 
 def warn(text: str) -> None:

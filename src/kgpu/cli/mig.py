@@ -6,42 +6,34 @@ Exit codes: 0 done, or the config is applied; 3 from ``assert`` where it is not;
 
 from __future__ import annotations
 
-import asyncio
 import json
-import signal
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from kgpu.base.errors import ConfigError
-from kgpu.cli import _mig
-from kgpu.cli._common import (
-    ExampleGroup,
-    GoFlagsCommand,
-    output_option,
-    print_error,
-    print_json,
-    root_option,
-    run_async,
-)
+from kgpu.cli import _mig, _mig_change
+from kgpu.cli._common import ExampleGroup, GoFlagsCommand, output_option, print_json, root_option, run_async
+from kgpu.cli._mig_change import hooks_option, mode_option
+from kgpu.cli.mig_checkpoint import checkpoint, restore
+from kgpu.cli.mig_generate import generate_config
 
 if TYPE_CHECKING:
     from kgpu.formats.mig_config import MigEntry
-    from kgpu.mig.apply import GpuOutcome
-    from kgpu.mig.model import MigStep
     from kgpu.mig.node_plan import PlannedGpu
     from kgpu.mig.survey import SurveyedGpu
 
 F = TypeVar("F", bound=Callable[..., Any])
-FAILED: Final = 2
 NOT_APPLIED: Final = 3
-TERMINATED: Final = 143
 EXAMPLES: Final = """
 kgpu mig plan -f config.yaml -c all-1g.10gb
 kgpu mig apply -f config.yaml -c all-1g.10gb
 kgpu mig assert -f config.yaml -c all-1g.10gb
 kgpu mig export -o json
+kgpu mig generate-config -f config.yaml
+kgpu mig checkpoint -f before.json
+kgpu mig restore -f before.json
 """
 PLAN_EXAMPLES: Final = """
 kgpu mig plan -f config.yaml -c all-balanced
@@ -50,6 +42,7 @@ kgpu mig plan -f config.yaml -c all-balanced -o json
 APPLY_EXAMPLES: Final = """
 kgpu mig apply -f config.yaml -c all-1g.10gb
 kgpu mig apply -f config.yaml -c all-disabled --mode-only
+kgpu mig apply -f config.yaml -c all-1g.10gb --hooks-file hooks.yaml
 cat config.yaml | kgpu mig apply -f -
 """
 ASSERT_EXAMPLES: Final = """
@@ -75,11 +68,6 @@ def config_options(function: F) -> F:
     return file(name(function))
 
 
-mode_option: Final = click.option(
-    "-m", "--mode-only", is_flag=True, envvar="MIG_PARTED_MODE_CHANGE_ONLY", help="The MIG mode alone, not the slices."
-)
-
-
 @click.group("mig", cls=ExampleGroup, examples=EXAMPLES)
 @click.option("-d", "--debug", is_flag=True, envvar="MIG_PARTED_DEBUG", help="Tell every step before it is taken.")
 @click.pass_context
@@ -92,6 +80,8 @@ def mig(context: click.Context, *, debug: bool) -> None:
 
 
 mig.command_class = GoFlagsCommand
+for command in (generate_config, checkpoint, restore):
+    mig.add_command(command)
 
 
 @mig.command("plan", examples=PLAN_EXAMPLES)
@@ -116,31 +106,24 @@ def plan(*, config_file: str, selected: str, mode_only: bool, root: str, output:
     "-s", "--skip-reset", is_flag=True, envvar="MIG_PARTED_SKIP_RESET",
     help="Reset no GPU. A mode that needs a reset then fails; with --mode-only it waits for the next one.",
 )  # fmt: skip
-@click.option("-k", "--hooks-file", metavar="FILE", default="", envvar="MIG_PARTED_HOOKS_FILE", hidden=True)
+@hooks_option
 @root_option
 @output_option()
-@click.pass_obj
 def apply(
-    debug: bool, *, config_file: str, selected: str, mode_only: bool, skip_reset: bool, hooks_file: str, root: str,
-    output: str,
+    *, config_file: str, selected: str, mode_only: bool, skip_reset: bool, hooks_file: str, root: str, output: str
 ) -> None:  # fmt: skip
     """Make the config true, and verify it.
 
     What is right already is not touched, and slices that processes use are not taken from them. If a step fails, the
     GPU gets its former layout back.
     """
-    if hooks_file:
-        raise ConfigError(
-            f"kgpu runs no hooks, and {hooks_file:.200} has some", "no --hooks-file and no MIG_PARTED_HOOKS_FILE",
-            "run what they do before and after this command",
-        )  # fmt: skip
     name, entries = _mig.read_configs(config_file).chosen(selected)
-    change = _applied(root, entries, mode_only=mode_only, skip_reset=skip_reset, debug=debug)
-    try:
-        outcomes = run_async(change)
-    except asyncio.CancelledError:
-        raise click.exceptions.Exit(TERMINATED) from None
-    _tell(name, outcomes, output)
+    hooks = _mig_change.read_hooks(hooks_file)
+    outcomes = _mig_change.run_change(
+        lambda gpus: _plan(gpus, entries, mode_only=mode_only), hooks, root=root, what=f"apply of {name}",
+        skip_reset=skip_reset, may_wait=skip_reset and mode_only,
+    )  # fmt: skip
+    _mig_change.tell_outcomes({"config": name}, "applied", outcomes, output)
 
 
 @mig.command("assert", examples=ASSERT_EXAMPLES)
@@ -196,23 +179,15 @@ def export(*, label: str, output: str, root: str) -> None:
 
     if not label:
         raise ConfigError("--config-label is empty", "a name for the config", "give one, or leave it out")
-    gpus = run_async(_gpus(root))
+    gpus = run_async(_mig.node_gpus(root))
     document = exported(gpus, label)
     for warning in unsaid(gpus):
         _mig.warn(warning)
     click.echo(json.dumps(document) if output == "json" else yaml_text.write(document), nl=output == "json")
 
 
-async def _gpus(root: str) -> tuple[SurveyedGpu, ...]:
-    driver = _mig.open_driver(root)
-    try:
-        return await _mig.read_gpus(driver)
-    finally:
-        await driver.close()
-
-
 async def _planned(root: str, entries: Sequence[MigEntry], *, mode_only: bool) -> tuple[PlannedGpu, ...]:
-    return _plan(await _gpus(root), entries, mode_only=mode_only)
+    return _plan(await _mig.node_gpus(root), entries, mode_only=mode_only)
 
 
 def _plan(gpus: Sequence[SurveyedGpu], entries: Sequence[MigEntry], *, mode_only: bool) -> tuple[PlannedGpu, ...]:
@@ -226,43 +201,6 @@ def _plan(gpus: Sequence[SurveyedGpu], entries: Sequence[MigEntry], *, mode_only
     return planned
 
 
-async def _applied(
-    root: str, entries: Sequence[MigEntry], *, mode_only: bool, skip_reset: bool, debug: bool
-) -> tuple[GpuOutcome, ...]:
-    from kgpu.mig.apply import Applying
-
-    def tell(planned: PlannedGpu, step: MigStep) -> None:
-        if debug:
-            click.echo(f"{planned.found.name}: {_mig.step_words(step, planned.found)}", err=True)
-
-    task = asyncio.current_task()
-    assert task is not None, "a coroutine of run_async"
-    # Whoever ends us wants the GPU as it was, as at Ctrl-C.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    driver = _mig.open_driver(root)
-    try:
-        planned = _plan(await _mig.read_gpus(driver), entries, mode_only=mode_only)
-        applying = Applying(driver=driver, skip_reset=skip_reset, may_wait=skip_reset and mode_only, tell=tell)
-        return await applying.node(planned)
-    finally:
-        await driver.close()
-
-
 def _print_plans(planned: Sequence[PlannedGpu]) -> None:
     for one in planned:
         click.echo("\n".join(_mig.plan_lines(one)))
-
-
-def _tell(name: str, outcomes: Sequence[GpuOutcome], output: str) -> None:
-    failed = _mig.failures(outcomes)
-    if output == "json":
-        print_json({"config": name, "applied": not failed, "gpus": [_mig.outcome_data(one) for one in outcomes]})
-    for outcome in outcomes:
-        if outcome.waits:
-            _mig.warn(f"the MIG mode of {outcome.planned.found.name} comes with its next reset or a reboot")
-    for error in failed:
-        print_error(error, _mig.PEER if _mig.is_peer() else "kgpu")
-    if failed:
-        raise click.exceptions.Exit(FAILED)
-    if output != "json":
-        click.echo("MIG configuration applied successfully")

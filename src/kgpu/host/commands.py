@@ -1,13 +1,15 @@
 """Runs a program for a limited time, whatever it does.
 
 A program that a driver holds in the kernel can't be killed. It is left behind then, and the caller is told its pid;
-nothing waits for it. Of what it prints the end is kept.
+nothing waits for it. Nor does anything wait for what a program leaves running with its output. Of what is printed the
+end is kept.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -20,6 +22,8 @@ from kgpu.base.printable import one_line
 TAIL: Final = 8192
 """Bytes of output that are kept."""
 KILL_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 0.2
+"""How soon it is seen that a program has ended whose output somebody else holds open."""
 _LINES: Final = 6
 _CHARACTERS: Final = 400
 _left_behind: Final[list[subprocess.Popen[bytes]]] = []
@@ -45,26 +49,27 @@ class CommandResult:
 
 
 def run(
-    words: Sequence[str], *, seconds: float, env: Mapping[str, str], keep_open: Collection[int] = ()
-) -> CommandResult:
-    """Run a program for at most ``seconds``. ``keep_open``: descriptors that it inherits. Raises HostError if it can't
-    be started.
+    words: Sequence[str], *, seconds: float, env: Mapping[str, str], keep_open: Collection[int] = (),
+    folder: str = "/", group: bool = False,
+) -> CommandResult:  # fmt: skip
+    """Run a program for at most ``seconds``, in ``folder``. ``keep_open``: descriptors that it inherits. ``group``: all
+    that it starts ends with it when time is over. Raises HostError if it can't be started.
     """
     try:
         process = subprocess.Popen(
             list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(env),
-            pass_fds=tuple(keep_open), cwd="/",
+            pass_fds=tuple(keep_open), cwd=folder, start_new_session=group,
         )  # fmt: skip
-    except OSError as error:
-        raise HostError(
-            f"{words[0]} can't be run: {error.strerror}", "a program that this process may run", "look at its file"
-        ) from error
+    except (OSError, ValueError) as error:
+        raise _not_run(words[0], folder, error) from error
     until = time.monotonic() + seconds
     try:
         tail = _read(process, until)
         code = _wait(process, until - time.monotonic())
         if code is not None:
             return CommandResult(pid=process.pid, code=code, tail=tail)
+        if group:
+            os.killpg(process.pid, signal.SIGKILL)
         process.kill()
         killed = _wait(process, KILL_SECONDS) is not None
         if not killed:
@@ -75,11 +80,24 @@ def run(
             process.stdout.close()
 
 
+def _not_run(program: str, folder: str, error: OSError | ValueError) -> HostError:
+    if isinstance(error, OSError) and not os.path.isdir(folder):
+        return HostError(f"{program} can't be run in {folder}", "a folder that is there", "make it, or name another")
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    return HostError(f"{program} can't be run: {why}", "a program that this process may run", "look at its file")
+
+
 def _read(process: subprocess.Popen[bytes], until: float) -> str:
-    """The end of what it prints until it closes its output or time is over."""
+    """The end of what it prints until it closes its output, has ended, or time is over."""
     assert process.stdout is not None
     descriptor, tail = process.stdout.fileno(), b""
-    while (left := until - time.monotonic()) > 0 and select.select([descriptor], [], [], left)[0]:
+    while (left := until - time.monotonic()) > 0:
+        # Looked at before the output: what it had printed then is there.
+        ended = process.poll() is not None
+        if not select.select([descriptor], [], [], 0.0 if ended else min(left, LOOK_SECONDS))[0]:
+            if ended:
+                break
+            continue
         chunk = os.read(descriptor, TAIL)
         if not chunk:
             break

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from kgpu.formats.mig_config import ALL, VERSION, MigEntry
+from kgpu.formats.mig_geometry import InstanceProfile
 from kgpu.formats.mig_profile import parse_mig_profile
 from kgpu.formats.pci_ids import packed_text
-from kgpu.mig.model import MigGpu, layout
+from kgpu.mig.model import MigGpu, WantedInstance, layout
 from kgpu.mig.survey import SurveyedGpu
 from kgpu.mig.wanted import LayoutError, wanted_gpu
 
@@ -43,7 +44,7 @@ def unsaid(gpus: Sequence[SurveyedGpu]) -> Iterator[str]:
             continue
         slices = tuple((parse_mig_profile(name), number) for name, number in cut_of(found.gpu)[1])
         wanted = wanted_gpu(MigEntry(enabled=True, profiles=slices), found.gpu.geometry, found.name)
-        if Counter(wanted.instances) != layout(found.gpu):
+        if Counter(map(_shape, wanted.instances)) != Counter(map(_shape, layout(found.gpu).elements())):
             orphans = sum(not one.compute for one in found.gpu.instances)
             what = f"{orphans} without a compute instance" if orphans else "compute instances spread otherwise"
             yield f"{found.name} has GPU instances that no config can say: {what}; applying this config changes it"
@@ -59,6 +60,11 @@ def cut_of(gpu: MigGpu) -> Cut:
         for ci in one.compute
     )
     return True, tuple(sorted(counted.items(), key=lambda one: (-parse_mig_profile(one[0]).g, one[0])))
+
+
+def _shape(instance: WantedInstance) -> tuple[InstanceProfile, tuple[int, ...]]:
+    """What a config can tell apart: of two compute instances of the same slices it names neither."""
+    return instance.profile, tuple(sorted(one.slices for one in instance.compute))
 
 
 def _entry(cut: Cut, group: Sequence[SurveyedGpu], gpus: Sequence[SurveyedGpu], *, alone: bool) -> Mapping[str, Any]:

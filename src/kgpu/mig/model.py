@@ -65,10 +65,11 @@ class WantedInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedGpu:
-    """How a GPU is to be."""
+    """How a GPU is to be. ``starts`` are the places of the instances, in memory slices; None: wherever they fit."""
 
     enabled: bool
     instances: tuple[WantedInstance, ...] = ()
+    starts: tuple[int, ...] | None = None
 
 
 class MigAction(enum.StrEnum):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kgpu.formats.mig_config import MigEntry
 from kgpu.mig.model import MigAction, MigGpu, MigStep, WantedGpu, layout
+from kgpu.mig.placed import changes_to
 from kgpu.mig.plan import gpu_steps, takes_from
 from kgpu.mig.survey import SurveyedGpu
 from kgpu.mig.wanted import LayoutError, entry_of, wanted_gpu
@@ -92,37 +93,7 @@ def check_unused(planned: Sequence[PlannedGpu]) -> None:
 
 def restoring_steps(now: MigGpu, before: MigGpu) -> tuple[MigStep, ...]:
     """What gives a GPU the layout back that it had, each instance at its place, and a mode that waits for no reset."""
-    gone: list[MigStep] = []
-    made: list[MigStep] = []
-    former = {(one.profile.enum, one.start): one for one in before.instances} if before.enabled else {}
-    gpu = before.index
-    for one in now.instances if now.enabled else ():
-        match = former.pop((one.profile.enum, one.start), None)
-        staying = {(ci.profile, ci.start) for ci in match.compute} if match else set()
-        gone += [
-            MigStep(action=MigAction.DESTROY_COMPUTE, gpu=gpu, instance=one.id, compute=ci.id)
-            for ci in one.compute
-            if (ci.profile, ci.start) not in staying
-        ]
-        if match is None:
-            gone.append(MigStep(action=MigAction.DESTROY_INSTANCE, gpu=gpu, instance=one.id))
-            continue
-        there = {(ci.profile, ci.start) for ci in one.compute}
-        made += [
-            MigStep(
-                action=MigAction.CREATE_COMPUTE, gpu=gpu, instance=one.id, profile=ci.profile.number, start=ci.start
-            )
-            for ci in sorted(match.compute, key=lambda ci: ci.id)
-            if (ci.profile, ci.start) not in there
-        ]
-    for ordinal, one in enumerate(former.values()):
-        made.append(
-            MigStep(action=MigAction.CREATE_INSTANCE, gpu=gpu, profile=one.profile.enum, start=one.start, made=ordinal)
-        )
-        made += [
-            MigStep(action=MigAction.CREATE_COMPUTE, gpu=gpu, profile=ci.profile.number, start=ci.start, made=ordinal)
-            for ci in sorted(one.compute, key=lambda ci: ci.id)
-        ]
+    gone, made = changes_to(now, before)
     return (*gone, *_former_mode(now, before), *made)
 
 

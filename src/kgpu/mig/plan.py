@@ -25,6 +25,7 @@ from kgpu.mig.model import (
     WantedInstance,
     place_compute,
 )
+from kgpu.mig.placed import changes_to, placed_gpu
 from kgpu.mig.wanted import LayoutError
 
 _TAKEN_FROM_SOMEBODY: Final = 1000
@@ -68,6 +69,9 @@ def gpu_steps(gpu: MigGpu, wanted: WantedGpu, name: str) -> tuple[MigStep, ...]:
         if wanted.enabled:
             raise LayoutError(f"{name} has no MIG", "a GPU with MIG", "leave it out by devices or device-filter")
         return ()
+    if wanted.starts is not None:
+        gone, made = changes_to(gpu, placed_gpu(gpu, gpu.geometry, wanted, name))
+        return (*gone, *_mode(gpu, gpu.geometry, enabled=wanted.enabled), *made)
     change = _cheapest(gpu.geometry, gpu.instances if gpu.enabled else (), wanted.instances, name)
     if gpu.enabled and not wanted.enabled:
         change = _Change(gone=gpu.instances)
@@ -160,13 +164,16 @@ def _matches(
 def _keep(instance: MigInstance, wanted: Sequence[ComputeProfile]) -> _Kept:
     """The cheapest way to have the wanted compute instances in a GPU instance that stays."""
     ways = []
+    by_slices = {one.slices: one for one in wanted}
     for count in range(len(instance.compute), -1, -1):
         for staying in itertools.combinations(instance.compute, count):
-            missing = Counter(wanted)
-            missing.subtract(one.profile for one in staying)
+            # By their slices, which is all that a config says: of a slice of double memory there are two, and
+            # mig-parted makes the one that kgpu does not.
+            missing = Counter(one.slices for one in wanted)
+            missing.subtract(one.profile.slices for one in staying)
             if any(number < 0 for number in missing.values()):
                 continue
-            rest = sorted(missing.elements())
+            rest = sorted(by_slices[slices] for slices in missing.elements())
             starts = place_compute(rest, instance.profile.slices, staying)
             if starts is not None:
                 gone = tuple(one for one in instance.compute if one not in staying)

@@ -1,28 +1,21 @@
 """Resets a GPU for a change of its MIG mode, with the driver's own nvidia-smi: NVML has no call for it.
 
-Nothing but persistence mode may hold the GPU; that is switched off for the reset, and on again. A simulated driver root
-has no system around it: its nvidia-smi runs outside of it.
+Nothing but persistence mode may hold the GPU; that is switched off for the reset, and on again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Final
 
 from kgpu.base.errors import HostError
-from kgpu.formats.names import ENV_HW_STATE
 from kgpu.formats.simulated import state_file
-from kgpu.host.chroot import in_root
-from kgpu.host.commands import CommandResult, run
-from kgpu.host.driver.layouts import BINARY_DIRS
-from kgpu.host.root import Tree
+from kgpu.host.commands import CommandResult
+from kgpu.host.smi import SMI, ask_smi, find_smi
 from kgpu.hw import roots
 
-SMI: Final = "nvidia-smi"
 ASK_SECONDS: Final = 60.0
 RESET_SECONDS: Final = 300.0
-_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class SmiReset:
@@ -60,23 +53,11 @@ class SmiReset:
         return call.tail
 
     def _ask(self, words: tuple[str, ...], seconds: float) -> CommandResult:
-        state = state_file(self.root) or ""
-        library = roots.find_library(self.root) or ""
-        if state:
-            command = [f"{self.root}{self._program()}", *words]
-            environment = {ENV_HW_STATE: state, "LD_LIBRARY_PATH": os.path.dirname(library)}
-        else:
-            command = in_root(self.root, [self._program(), *words])
-            environment = {"LD_LIBRARY_PATH": os.path.dirname(library[len(self.root.rstrip("/")) :])}
-        return run(command, seconds=seconds, env={"PATH": _PATH, "LC_ALL": "C", **environment})
-
-    def _program(self) -> str:
-        tree = Tree.at(self.root)
-        for folder in BINARY_DIRS:
-            program = tree.resolve(f"{folder}/{SMI}")
-            if program is not None and tree.is_file(program):
-                return program
-        raise HostError(
-            f"there is no {SMI} in {self.root}, and this change of the MIG mode needs a reset of the GPU",
-            "the driver's own programs", "install them, or reboot the node to put the mode in force",
-        )  # fmt: skip
+        program = find_smi(self.root)
+        if program is None:
+            raise HostError(
+                f"there is no {SMI} in {self.root}, and this change of the MIG mode needs a reset of the GPU",
+                "the driver's own programs", "install them, or reboot the node to put the mode in force",
+            )  # fmt: skip
+        library, state = roots.find_library(self.root) or "", state_file(self.root) or ""
+        return ask_smi(self.root, program, words, seconds=seconds, library=library, state=state)

@@ -1,7 +1,7 @@
 """The GPUs of this machine for a reset: read and changed by the driver's own nvidia-smi, in the driver's root.
 
-The driver is a container's (the install folder) or the host's. A simulated driver root has no system around it: its
-nvidia-smi runs outside of it, and what uses it are the processes that have its state open.
+The driver is a container's (the install folder) or the host's. What uses a simulated one are the processes that have
+its state open.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from kgpu.base.errors import HostError
 from kgpu.formats.names import (
     DRIVER_INSTALL_DIR,
     ENV_HOST_ROOT,
-    ENV_HW_STATE,
     ENV_LAB_CONTAINER,
     ENV_RUN_DIR,
     HOST_ROOT,
@@ -28,11 +27,10 @@ from kgpu.formats.names import (
     RUN_DIR,
 )
 from kgpu.formats.simulated import state_file
-from kgpu.host.chroot import in_root
-from kgpu.host.commands import CommandResult, run
+from kgpu.host.commands import CommandResult
 from kgpu.host.device_holders import DeviceHolder, NodeKey, device_key, holders, key_of, programs
-from kgpu.host.driver.layouts import BINARY_DIRS
-from kgpu.host.root import Tree, read_some
+from kgpu.host.root import read_some
+from kgpu.host.smi import SMI, ask_smi, find_smi
 from kgpu.hw import roots
 from kgpu.operations.act_marks import FOLDER, Marks
 from kgpu.operations.node_reset import ResetMachine, hangs
@@ -40,12 +38,10 @@ from kgpu.operations.reset_checks import FABRIC_MANAGER, MachineGpus, Resettable
 
 RESET_SECONDS: Final = 300.0
 ASK_SECONDS: Final = 60.0
-SMI: Final = "nvidia-smi"
 _FIELDS: Final = "uuid,pci.bus_id,persistence_mode,mig.mode.current"
 _COLUMNS: Final = 4
 _NO_INSTANCES: Final = 6  # NVML_ERROR_NOT_FOUND
 _MAJOR: Final = 195
-_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MINOR: Final = re.compile(r"^Device Minor:\s*(\d{1,5})\s*$", re.MULTILINE | re.ASCII)
 _BUS_ID: Final = re.compile(r"[0-9A-F]{0,4}([0-9A-F]{4}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-7])", re.IGNORECASE | re.ASCII)
 _FILE_BYTES: Final = 1 << 14
@@ -68,13 +64,7 @@ class DriverProgram:
         limit = ASK_SECONDS if seconds is None else seconds
         keep = (lock,) if lock >= 0 else ()
         library = roots.find_library(self.root) or ""
-        if self.state:
-            command = [f"{self.root}{self.program}", *words]
-            environment = {ENV_HW_STATE: self.state, "LD_LIBRARY_PATH": os.path.dirname(library)}
-        else:
-            command = in_root(self.root, [self.program, *words])
-            environment = {"LD_LIBRARY_PATH": os.path.dirname(library[len(self.root.rstrip("/")) :])}
-        return run(command, seconds=limit, env={"PATH": _PATH, "LC_ALL": "C", **environment}, keep_open=keep)
+        return ask_smi(self.root, self.program, words, seconds=limit, library=library, state=self.state, keep_open=keep)
 
     def told(self, *words: str) -> str:
         """What it prints. Raises HostError if it fails, DriverHangsError if it does not return."""
@@ -94,14 +84,9 @@ def find_driver(env: Mapping[str, str], install_dir: str = DRIVER_INSTALL_DIR) -
     host = (env.get(ENV_HOST_ROOT) or HOST_ROOT).rstrip("/") or "/"
     places = (os.path.join(host, install_dir.lstrip("/")), host)
     for root in places:
-        tree = Tree.at(root)
-        for folder in BINARY_DIRS:
-            program = tree.resolve(f"{folder}/{SMI}")
-            if program is None or not tree.is_file(program):
-                continue
-            state = state_file(root) or ""
-            if env.get(ENV_LAB_CONTAINER) and not state:
-                break  # a container of a lab, on a machine that is more than this node
+        program, state = find_smi(root), state_file(root) or ""
+        # A container of a lab is on a machine that is more than this node.
+        if program is not None and (state or not env.get(ENV_LAB_CONTAINER)):
             return DriverProgram(root=root, program=program, host=host, state=state)
     raise HostError(
         f"there is no {SMI} in {' or '.join(places)}", "an NVIDIA driver on the host or in a container",
