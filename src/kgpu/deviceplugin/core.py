@@ -17,7 +17,7 @@ from kgpu.base.errors import HwError, UserError
 from kgpu.base.service import StandingAdvice
 from kgpu.deviceplugin import health as health_rules
 from kgpu.deviceplugin import roster
-from kgpu.deviceplugin.allocate import AllocationError, allocate, mps_control
+from kgpu.deviceplugin.allocate import AllocationError, allocate
 from kgpu.deviceplugin.config import PluginSettings, resolve, without_effect
 from kgpu.deviceplugin.health import DeviceHealth
 from kgpu.deviceplugin.model import GpuUnit, HostDevices, PluginResource, ResourcePlan
@@ -26,6 +26,7 @@ from kgpu.deviceplugin.prefer import PreferredDevices, prefer
 from kgpu.deviceplugin.roster import PluginMemory
 from kgpu.deviceplugin.topology import GpuTopology
 from kgpu.formats.config_choice import REFUSED, ConfigText
+from kgpu.formats.mps_folders import mps_control
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.formats.plugin_config_parse import parse_config
 from kgpu.hw.port import Accelerator, HardwareEvent, HardwareFinding, Inventory, Link, Problem

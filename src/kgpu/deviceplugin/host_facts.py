@@ -6,9 +6,10 @@ import os
 import socket
 import stat
 
-from kgpu.deviceplugin.allocate import IMEX_NODE, MPS_CONTAINER_ROOT, mps_control
+from kgpu.deviceplugin.allocate import IMEX_NODE
 from kgpu.deviceplugin.config import PluginSettings
 from kgpu.deviceplugin.model import HostDevices
+from kgpu.formats.mps_folders import MPS_CONTAINER_ROOT, mps_control
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.hw.vendor import vendors
 
