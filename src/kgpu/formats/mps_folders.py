@@ -5,6 +5,7 @@ The names are the replaced programs': its device plugin, its MPS control daemon 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 MPS_CONTAINER_ROOT: Final = "/mps"
@@ -32,7 +33,7 @@ def mps_control(root: str, resource: str) -> str:
 
 
 def started_file(root: str, resource: str) -> str:
-    """It is there while the resource's daemon serves, with its limits set."""
+    """It is there while the resource's daemon serves, with its limits set; ``served_text`` is what it says."""
     return f"{resource_folder(root, resource)}/.started"
 
 
@@ -44,3 +45,19 @@ def ready_file(root: str) -> str:
 def shm_folder(root: str) -> str:
     """``/dev/shm`` of daemons and clients."""
     return f"{root.rstrip('/')}/shm"
+
+
+def served_text(replicas: Mapping[str, int]) -> str:
+    """What a daemon's ``started_file`` says: how many clients of each GPU it has limits for, by UUID."""
+    return "".join(f"{uuid} {count}\n" for uuid, count in replicas.items())
+
+
+def read_served(text: str) -> dict[str, int] | None:
+    """The same read again; None where it says nothing, as the replaced program's file, or nothing sensible."""
+    served: dict[str, int] = {}
+    for line in text.splitlines():
+        uuid, _, count = line.partition(" ")
+        if not (uuid and count.isascii() and count.isdigit() and len(count) < 6):
+            return None
+        served[uuid] = int(count)
+    return served or None
