@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from kgpu.mps.model import MpsOrder, MpsShare, SharedGpu
-from kgpu.mps.plan import plan
+from kgpu.mps.model import DaemonSpec, MpsOrder, MpsShare, SharedGpu
+from kgpu.mps.plan import plan, stays
 
 ROOT = "/run/nvidia/mps"
 GPU = "nvidia.com/gpu"
@@ -114,3 +114,21 @@ def test_the_path_of_a_socket_has_a_longest(bytes_of_path: int, works: bool) -> 
 def test_without_mps_there_is_nothing() -> None:
     made = plan(MpsOrder())
     assert (made.daemons, made.advice) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "present", "goes_on"),
+    [
+        ("ab", "ab", True),
+        ("a", "a", True),  # b is lost: the clients of a go on
+        ("a", "ab", False),  # b is there, and no longer shared
+        ("abc", "abc", False),  # c has come
+        ("", "", True),  # nothing can be read
+        ("", "ab", False),
+        ("ac", "ac", False),
+    ],
+)
+def test_a_daemon_goes_on_when_a_gpu_is_lost(wanted: str, present: str, goes_on: bool) -> None:
+    running = DaemonSpec(root=ROOT, resource=GPU, gpus=("a", "b"), limits_mib=(5, 5))
+    spec = replace(running, gpus=tuple(wanted), limits_mib=()) if wanted else None
+    assert stays(running, spec, set(present)) is goes_on

@@ -6,11 +6,12 @@ nothing waits for it. Of what it prints the end is kept.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +20,8 @@ from kgpu.base.printable import one_line
 
 TAIL: Final = 8192
 """Bytes of output that are kept."""
+TEXT_BYTES: Final = 4096
+"""What a pipe takes at least, whatever its user has open (pipe(7))."""
 KILL_SECONDS: Final = 5.0
 _LINES: Final = 6
 _CHARACTERS: Final = 400
@@ -45,16 +48,22 @@ class CommandResult:
 
 
 def run(
-    words: Sequence[str], *, seconds: float, env: Mapping[str, str], keep_open: Collection[int] = ()
+    words: Sequence[str],
+    *,
+    seconds: float,
+    env: Mapping[str, str],
+    keep_open: Collection[int] = (),
+    text: str = "",
 ) -> CommandResult:
-    """Run a program for at most ``seconds``. ``keep_open``: descriptors that it inherits. Raises HostError if it can't
-    be started.
+    """Run a program for at most ``seconds``. ``keep_open``: descriptors that it inherits; ``text``: what it reads, of
+    at most ``TEXT_BYTES``. Raises HostError if it can't be started.
     """
     try:
-        process = subprocess.Popen(
-            list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(env),
-            pass_fds=tuple(keep_open), cwd="/",
-        )  # fmt: skip
+        with _readable(text) as source:
+            process = subprocess.Popen(
+                list(words), stdin=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(env),
+                pass_fds=tuple(keep_open), cwd="/",
+            )  # fmt: skip
     except OSError as error:
         raise HostError(
             f"{words[0]} can't be run: {error.strerror}", "a program that this process may run", "look at its file"
@@ -73,6 +82,25 @@ def run(
     finally:
         if process.stdout is not None:
             process.stdout.close()
+
+
+@contextlib.contextmanager
+def _readable(text: str) -> Iterator[int]:
+    """A descriptor that gives the text and then ends. It is in the pipe before anybody reads: nothing waits."""
+    if not text:
+        yield subprocess.DEVNULL
+        return
+    raw = text.encode()
+    if len(raw) > TEXT_BYTES:
+        msg = f"{len(raw)} bytes for a program to read; a pipe takes {TEXT_BYTES} without a reader"
+        raise ValueError(msg)
+    source, sink = os.pipe()
+    try:
+        os.write(sink, raw)
+        os.close(sink)
+        yield source
+    finally:
+        os.close(source)
 
 
 def _read(process: subprocess.Popen[bytes], until: float) -> str:

@@ -44,12 +44,13 @@ class DaemonSpec:
     """One control daemon: it serves ``gpus`` (UUIDs), which it numbers in this order.
 
     ``limits_mib`` are the most pinned memory of one client by GPU, 0 for no limit. ``percentage`` is the part of the
-    threads that one client can have active, 1 to 100.
+    threads that one client can have active, 1 to 100. ``replicas`` are the shares of each GPU.
     """
 
     root: str
     resource: str
     gpus: tuple[str, ...]
+    replicas: tuple[int, ...] = ()
     limits_mib: tuple[int, ...] = ()
     percentage: int = 100
 

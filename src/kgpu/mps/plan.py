@@ -7,7 +7,7 @@ can't be shared gets no daemon: its shares would be offered on that GPU too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -115,7 +115,18 @@ def _daemon(root: str, share: MpsShare) -> DaemonSpec:
         root=root,
         resource=share.resource,
         gpus=tuple(gpu.uuid for gpu in gpus),
+        replicas=tuple(gpu.replicas for gpu in gpus),
         limits_mib=tuple((gpu.memory_mib or 0) // gpu.replicas for gpu in gpus),
         # MPS has one default for all GPUs of a daemon: the smallest part, so that all clients of a GPU fit on it.
         percentage=100 // max(gpu.replicas for gpu in gpus),
     )
+
+
+def stays(running: DaemonSpec, wanted: DaemonSpec | None, present: Collection[str]) -> bool:
+    """Whether a daemon goes on as it is although the hardware was read anew, with the same configuration.
+
+    A GPU that is lost takes the clients of the others nowhere: the daemon ends only for a GPU that it should serve and
+    does not, or that is there (``present``, by UUID) and no longer its own.
+    """
+    gpus = set(wanted.gpus if wanted is not None else ())
+    return gpus <= set(running.gpus) and not (set(running.gpus) - gpus) & set(present)
