@@ -60,6 +60,14 @@ OTHERWISE: Final = {
         "top/report.py": "a GPU's health",
         "top/sorts.py": "a GPU's health",
     },
+    "mps": {
+        "advise/": "a way of sharing",
+        "discovery/model.py": "a way of sharing",
+        "doctor/": "a key of the device plugin's config",
+        "formats/plugin_config.py": "a key of the device plugin's config",
+        "formats/plugin_config_parse.py": "the same",
+        "hw/": "how a process uses a GPU",
+    },
     "probe": {
         "hw/simulator/container_settings.py": "a phase of a driver's container",
         "hw/simulator/driver_image.py": "a phase of a driver's container",

@@ -112,12 +112,14 @@ CONFIG_SIDECAR: Final = Container(
 )  # fmt: skip
 
 MPS_CHART: Final = "helm/nvidia-device-plugin/templates/daemonset-mps-control-daemon.yml"
+MPS_MOUNTS: Final = Container(f"{MPS_CHART}, mounts", ("mps-control-daemon", "mount-shm"))
+MPS_DAEMON: Final = Container(
+    MPS_CHART, ("mps-control-daemon",), env={"NODE_NAME": NODE, "CONFIG_FILE": "/config/config.yaml"}
+)  # fmt: skip
 REFUSED: Final = (
-    (Container(f"{MPS_CHART}, mounts", ("mps-control-daemon", "mount-shm")), "no MPS control daemon yet"),
-    (
-        Container(MPS_CHART, ("mps-control-daemon",), env={"NODE_NAME": NODE, "CONFIG_FILE": "/config/config.yaml"}),
-        "no MPS control daemon yet",
-    ),
+    (MPS_DAEMON, "can't read the config file /config/config.yaml"),
+    (Container("no such subcommand", ("mps-control-daemon", "umount-shm")), "umount-shm"),
+    (Container("MPS with slices", ("mps-control-daemon",), ("--mig-strategy", "all")), "unknown MIG strategy: all"),
     (Container("kubelet-socket", ("nvidia-device-plugin",), ("--kubelet-socket=",)), "--kubelet-socket"),
     (Container("kubelet-socket by variable", ("nvidia-device-plugin",), env={"KUBELET_SOCKET": ""}), "KUBELET_SOCKET"),
     (Container("YAML config of 4.8.3", args=("--config-file", "/c.yaml"), env=EXPORTER_ENV), "reads no YAML"),
@@ -161,7 +163,7 @@ async def started(
     """The container's process; ``places`` are variables of folders that a pod would have mounted."""
     program, *words = (*(row.command or (ENTRYPOINT,)), *row.args)
     env = {"PATH": f"{image}:{os.environ['PATH']}", "HOME": "/root", **row.env, **(places or {})}
-    env |= {name: os.environ[name] for name in ("KGPU_RUN_DIR",) if name in os.environ}
+    env |= {name: os.environ[name] for name in ("KGPU_RUN_DIR", "PYTHONPATH") if name in os.environ}
     process = await asyncio.create_subprocess_exec(
         str(image / Path(program).name), *words, env=env, stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
@@ -203,6 +205,27 @@ async def test_the_device_plugin_registers(image: Path, sim_root: MakeRoot, fold
         code, told = await ended(process)
         assert code == 0
         assert "Traceback" not in told
+
+
+async def test_the_mps_control_daemon_serves(image: Path, sim_root: MakeRoot, folder: Path) -> None:
+    root, mps = sim_root("hgx-h100", gpus=1), folder / "mps"
+    config = folder / "config.yaml"
+    config.write_text("sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}")
+    places = {"DRIVER_ROOT_CTR_PATH": str(root), "CONFIG_FILE": str(config), "KGPU_MPS_FOLDER": str(mps)}
+    async with started(image, MPS_MOUNTS, places) as process:
+        assert (await ended(process))[0] == 0
+    assert (mps / "shm").is_dir()
+    async with started(image, MPS_DAEMON, places) as process:
+        async with asyncio.timeout(60):
+            while not (mps / ".ready").exists():
+                assert process.returncode is None
+                await asyncio.sleep(0.05)
+        assert (mps / GPU / "pipe/control").is_socket()
+        process.send_signal(signal.SIGTERM)
+        code, told = await ended(process)
+        assert code == 0
+        assert "Traceback" not in told
+    assert not (mps / GPU).exists()
 
 
 @pytest.mark.parametrize("row", EXPORTERS, ids=named)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.deviceplugin.config import PluginSettings, resolve
-from kgpu.deviceplugin.host_facts import read_host_facts
+from kgpu.deviceplugin.host_facts import mps_marks, read_host_facts
 from kgpu.formats.plugin_config_parse import parse_config
 
 
@@ -71,7 +71,11 @@ def test_an_mps_daemon_counts_while_it_listens(tmp_path: Path, kind: str, monkey
         reader = os.open("control", os.O_RDONLY | os.O_NONBLOCK)
         close = lambda: os.close(reader)  # noqa: E731
     settings = mps(Path(os.path.relpath(tmp_path)))
+    assert not read_host_facts(settings).mps_daemons, "it listens before it has its limits"
+    assert mps_marks(settings) == ()
+    (folder.parent / ".started").touch()
     assert read_host_facts(settings).mps_daemons == {"nvidia.com/gpu.shared"}
+    assert len(mps_marks(settings)) == 1
     close()
     assert not read_host_facts(settings).mps_daemons
 

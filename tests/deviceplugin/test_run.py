@@ -396,6 +396,24 @@ async def test_mps_shares_are_offered_when_their_daemon_listens_and_not_before(n
     await node.offers(gpu=16)
 
 
+async def test_mps_shares_whose_daemon_dies_are_unhealthy_until_it_is_back(node: Node) -> None:
+    serving = HostDevices(mps_daemons=frozenset({GPU}))
+    facts = serving
+    sharing = "sharing: {mps: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}"
+    node.config.set(f"flags: {{mpsRoot: /run/nvidia/mps}}\n{sharing}")
+    node.start(host_facts=lambda _settings: facts)
+    await node.offers(gpu=9)
+    facts = HostDevices()
+    node.reader.report(HardwareEvent(kind=EventKind.INVENTORY))
+    await node.offers(gpu=7)
+    assert node.kubelet.capacity()[GPU] == 9, "they stay in the list"
+    await node.until(lambda: "nvidia.com/gpu is unhealthy" in node.states[-1][1] and not node.states[-1][0])
+    facts = serving
+    node.reader.report(HardwareEvent(kind=EventKind.INVENTORY))
+    await node.offers(gpu=9)
+    await node.until(lambda: node.states[-1][0])
+
+
 async def test_what_mps_does_not_share_is_offered_all_the_same_and_the_role_is_not_ready(node: Node) -> None:
     sharing = "sharing: {mps: {resources: [{name: gpu, rename: shared, replicas: 2, devices: [0]}]}}"
     node.config.set(f"flags: {{mpsRoot: /run/nvidia/mps}}\n{sharing}")

@@ -298,8 +298,8 @@ def test_a_pod_gets_its_gpus_from_that_plugin(lab: EmbeddedLab, tmp_path: Path) 
         run_kubectl(lab, "delete", "pod", "two", "--namespace", NAMESPACE, "--grace-period=0", "--force")
 
 
-def test_the_mps_daemons_pods_end_with_the_reason(lab: EmbeddedLab, tmp_path: Path) -> None:
-    """It is not there yet; what runs it must see so at once, and the plugin goes on."""
+def test_the_mps_daemons_pods_have_their_memory_and_disturb_no_plugin(lab: EmbeddedLab, tmp_path: Path) -> None:
+    """Nothing is shared by MPS here: the daemon's pod waits for a configuration that shares something."""
     apply(lab, tmp_path, PLUGIN)
     run_kubectl(lab, "label", "node", NODE, "nvidia.com/mps.capable=true")
     try:
@@ -313,12 +313,7 @@ def test_the_mps_daemons_pods_end_with_the_reason(lab: EmbeddedLab, tmp_path: Pa
             return [state for state in states if state]
 
         until(lab, lambda: bool(ended()), "the init container has ended")
-        assert {state["exitCode"] for state in ended()} == {2}
-        (pod,) = pods_of(lab, "nvidia-device-plugin-mps")
-        words = ("logs", "--namespace", NAMESPACE, pod["metadata"]["name"], "-c", "mps-control-daemon-mounts")
-        told = lab.kubectl_run(*words).stdout or lab.kubectl_run(*words, "--previous").stdout
-        assert "no MPS control daemon yet" in told
-        assert "  to do: " in told
+        assert {state["exitCode"] for state in ended()} == {0}
         assert offered(lab) == "4"
     finally:
         run_kubectl(lab, "label", "node", NODE, "nvidia.com/mps.capable-")

@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 
 DEVICES: Final = "devices.json"
 """``kgpu.deviceplugin.roster.FILE_NAME``, which is not imported to keep agents without a device plugin small."""
-OURS: Final = (MEMORY, LEDGER, LOCK, CONFIG_MEMORY, DEVICES)
+MPS_RECORD: Final = "mps.json"
+"""``kgpu.mps.record.FILE_NAME``, not imported for the same reason; it stays where a GPU was not given back."""
+OURS: Final = (MEMORY, LEDGER, LOCK, CONFIG_MEMORY, DEVICES, MPS_RECORD)
 """Every file that kgpu keeps in its own folder, besides the health role's history, whose names share a prefix."""
 STILL_WRITING: Final = 5.0
 """Seconds to wait for file operations that were under way when the roles ended."""

@@ -50,7 +50,7 @@ COMMANDS: Final = (
         "config-manager", "kgpu.cli.config_manager", "config_manager", "The config by node label.", hidden=True
     ),
     CommandEntry(
-        "mps-control-daemon", "kgpu.cli.mps", "mps_control_daemon", "Refused: there is none yet.", hidden=True
+        "mps-control-daemon", "kgpu.cli.mps", "mps_control_daemon", "The control daemons of MPS.", hidden=True
     ),
     CommandEntry("status", "kgpu.cli.status", "status", "What works in a cluster, what does not, why, and what to do."),
     CommandEntry(

@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from kgpu.base.errors import KubeletError
 from kgpu.deviceplugin.config import PluginSettings
 from kgpu.deviceplugin.model import HostDevices, PluginDevice, PluginResource
-from kgpu.formats import names
+from kgpu.formats import mps_folders, names
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.hw.vendor import Vendor
 from kgpu.kubelet.model import ContainerAllocation, DeviceNode, Mount
 
 IMEX_NODE = "/dev/nvidia-caps-imex-channels/channel{}"
-MPS_CONTAINER_ROOT = "/mps"
 
 
 class AllocationError(KubeletError):
@@ -173,16 +172,11 @@ def _device_specs(parts: _Parts, devices: Sequence[PluginDevice]) -> None:
     ]
 
 
-def mps_control(root: str, resource: str) -> str:
-    """The path on which the MPS control daemon of a resource listens, below an MPS root."""
-    return f"{root.rstrip('/')}/{resource}/pipe/control"
-
-
 def _mps(parts: _Parts, resource: PluginResource) -> None:
-    pipe = f"{MPS_CONTAINER_ROOT}/{resource.name}/pipe"
-    root = parts.settings.mps_root.rstrip("/")
+    pipe = mps_folders.pipe_folder(mps_folders.MPS_CONTAINER_ROOT, resource.name)
+    root = parts.settings.mps_root
     parts.envs[names.ENV_MPS_PIPE_DIRECTORY] = pipe
     parts.mounts += [
-        Mount(container_path=pipe, host_path=f"{root}/{resource.name}/pipe"),
-        Mount(container_path="/dev/shm", host_path=f"{root}/shm"),  # noqa: S108 - the path in the container
+        Mount(container_path=pipe, host_path=mps_folders.pipe_folder(root, resource.name)),
+        Mount(container_path="/dev/shm", host_path=mps_folders.shm_folder(root)),  # noqa: S108 - the path in the container
     ]

@@ -6,6 +6,7 @@ kubelet comes from here, so that a hung driver can't delay one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,15 +18,16 @@ from kgpu.base.errors import HwError, UserError
 from kgpu.base.service import StandingAdvice
 from kgpu.deviceplugin import health as health_rules
 from kgpu.deviceplugin import roster
-from kgpu.deviceplugin.allocate import AllocationError, allocate, mps_control
+from kgpu.deviceplugin.allocate import AllocationError, allocate
 from kgpu.deviceplugin.config import PluginSettings, resolve, without_effect
 from kgpu.deviceplugin.health import DeviceHealth
-from kgpu.deviceplugin.model import GpuUnit, HostDevices, PluginResource, ResourcePlan
+from kgpu.deviceplugin.model import GpuUnit, HostDevices, PluginDevice, PluginResource, ResourcePlan
 from kgpu.deviceplugin.plan import plan
 from kgpu.deviceplugin.prefer import PreferredDevices, prefer
 from kgpu.deviceplugin.roster import PluginMemory
 from kgpu.deviceplugin.topology import GpuTopology
 from kgpu.formats.config_choice import REFUSED, ConfigText
+from kgpu.formats.mps_folders import mps_control
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.formats.plugin_config_parse import parse_config
 from kgpu.hw.port import Accelerator, HardwareEvent, HardwareFinding, Inventory, Link, Problem
@@ -62,6 +64,11 @@ class PluginCore:
         self.health = DeviceHealth(illnesses=memory.illnesses)
         self.read = False  # whether an inventory or its failure is known
         self._exchanged = ""  # why there is no driver between two
+        self._served: frozenset[str] = (
+            frozenset()
+        )  # resources whose MPS control daemon has served since the last config
+        self._silent: frozenset[str] = frozenset()  # those of them whose daemon serves no longer
+        self._replicas: dict[str, Counter[str]] = {}  # shares by resource and UUID
         self._rules, advice = health_rules.rules_from_env(env)
         self._tell(advice)
 
@@ -74,6 +81,7 @@ class PluginCore:
         self.settings = resolve(parse_config(config.text, source=config.name), overrides=self._overrides, env=self._env)
         self._memory = replace(self._memory, config=config.text)
         self._tell(without_effect(self.settings))
+        self._served = frozenset()
         self._replan()
 
     def configure_from_memory(self) -> bool:
@@ -132,6 +140,14 @@ class PluginCore:
         self._tell(advice)
         return (self.health.judged, self.health.withdrawn) != (before.judged, before.withdrawn)
 
+    def daemons(self) -> bool:
+        """Look which MPS control daemons serve; True if it are others than before."""
+        if self.settings is None or not self.read:
+            return False
+        before = self.host
+        self._replan()
+        return (self.host.mps_daemons, self.host.mps_shares) != (before.mps_daemons, before.mps_shares)
+
     def _observe(self, now: float) -> None:
         self.read = True
         self.health, advice = health_rules.on_reading(self.health, self.accelerators, self._rules, now)
@@ -146,7 +162,13 @@ class PluginCore:
         resources = plan(self.accelerators, self.settings)
         if missing:
             resources = _without_imex(resources, missing, required=self.settings.imex_required)
-        self.plan = resources = _without_mps(resources, self.settings, self.host)
+        self._served |= self.host.mps_daemons
+        self._silent = self._served - self.host.mps_daemons
+        self._replicas = {
+            resource.name: Counter(device.unit.uuid for device in resource.devices if device.is_replica)
+            for resource in resources.resources
+        }
+        self.plan = resources = _without_mps(resources, self.settings, self.host, self._served)
         self._tell(self._standing.news(resources.advice))
 
     def _tell(self, advice: Sequence[Advice]) -> None:
@@ -174,7 +196,11 @@ class PluginCore:
         reason = self._reason
         bad = {unit for unit in dict.fromkeys(device.unit for device in resource.devices) if reason(unit)}
         return tuple(
-            DeviceState(id=device.id, healthy=device.unit not in bad, numa_node=device.unit.numa_node)
+            DeviceState(
+                id=device.id,
+                healthy=device.unit not in bad and not self._unserved(resource, device),
+                numa_node=device.unit.numa_node,
+            )
             for device in resource.devices
         )
 
@@ -183,7 +209,10 @@ class PluginCore:
         resource = self._resource(name)
         known = resource.by_id
         unhealthy = {
-            wanted: reason for wanted in ids if wanted in known and (reason := self._reason(known[wanted].unit))
+            wanted: reason
+            for wanted in ids
+            if wanted in known
+            and (reason := self._reason(known[wanted].unit) or self._unserved(resource, known[wanted]))
         }
         assert self.settings is not None
         return allocate(resource, ids, self.settings, self.host, unhealthy=unhealthy)
@@ -197,6 +226,17 @@ class PluginCore:
         """Why the unit is offered to no pod, "" if it is."""
         reasons = (self._exchanged, self._withdrawn().get(unit.gpu_uuid, ""), self.health.reason(unit))
         return "; ".join(reason for reason in reasons if reason)
+
+    def _unserved(self, resource: PluginResource, device: PluginDevice) -> str:
+        """Why no MPS control daemon serves a share, "" if one does or none has to."""
+        if resource.sharing is not SharingKind.MPS or not device.is_replica:
+            return ""
+        if resource.name in self._silent:
+            return f"the MPS control daemon of {resource.name} serves no longer"
+        shares = self.host.mps_shares.get(resource.name)
+        if shares is None or shares.get(device.unit.uuid) == self._replicas[resource.name][device.unit.uuid]:
+            return ""
+        return f"the MPS control daemon of {resource.name} does not have the limits of these shares yet"
 
     def _resource(self, name: str) -> PluginResource:
         resource = self.plan.resource(name)
@@ -223,8 +263,13 @@ def _without_imex(resources: ResourcePlan, missing: Sequence[int], *, required: 
     return ResourcePlan(resources=() if required else resources.resources, advice=(*resources.advice, advice))
 
 
-def _without_mps(resources: ResourcePlan, settings: PluginSettings, host: HostDevices) -> ResourcePlan:
-    """Leave out MPS shares without a listening daemon: every CUDA program in them would fail."""
+def _without_mps(
+    resources: ResourcePlan, settings: PluginSettings, host: HostDevices, served: frozenset[str]
+) -> ResourcePlan:
+    """Leave out MPS shares without a listening daemon: every CUDA program in them would fail.
+
+    Those that had one (``served``) stay in the list, and are unhealthy until it is back.
+    """
     silent = [
         resource
         for resource in resources.resources
@@ -233,16 +278,17 @@ def _without_mps(resources: ResourcePlan, settings: PluginSettings, host: HostDe
     advice = [
         Advice(
             subject=resource.name,
-            what=f"{resource.name} is not offered",
-            why="sharing.mps is configured, and no MPS control daemon listens for it: kgpu doesn't run one yet",
+            what=f"{resource.name} is {'unhealthy' if resource.name in served else 'not offered'}",
+            why="sharing.mps is configured, and no MPS control daemon listens for it",
             evidence=(f"{mps_control(settings.mps_root, resource.name)} takes no connection",),
             severity=Severity.ERROR,
-            remedy="share by sharing.timeSlicing, or run NVIDIA's MPS control daemon on this node",
+            remedy="look at the agent's role mps on this node, or at the DaemonSet that runs the daemon; without one,"
+            " share by sharing.timeSlicing",
             reason="MpsDaemonMissing",
         )
         for resource in silent
     ]
-    kept = tuple(resource for resource in resources.resources if resource not in silent)
+    kept = tuple(resource for resource in resources.resources if resource not in silent or resource.name in served)
     return ResourcePlan(resources=kept, advice=(*resources.advice, *advice))
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
+from pathlib import Path
 
-from kgpu.deviceplugin.allocate import IMEX_NODE, MPS_CONTAINER_ROOT, mps_control
+from kgpu.base.inotify import nearest_existing
+from kgpu.deviceplugin.allocate import IMEX_NODE
 from kgpu.deviceplugin.config import PluginSettings
 from kgpu.deviceplugin.model import HostDevices
+from kgpu.formats.mps_folders import MPS_CONTAINER_ROOT, mps_control, read_served, started_file
+from kgpu.formats.names import ENV_MPS_FOLDER
 from kgpu.formats.plugin_config import SharingKind
+from kgpu.host.root import read_some
 from kgpu.hw.vendor import vendors
 
 GDS_NODE = "/dev/nvidia-fs0"
 MOFED_FOLDER = "/dev/infiniband"
 GDRCOPY_NODE = "/dev/gdrdrv"
+MARK_BYTES = 65536
 
 
 def read_host_facts(settings: PluginSettings, *, simulated: bool = False) -> HostDevices:
@@ -35,24 +42,67 @@ def read_host_facts(settings: PluginSettings, *, simulated: bool = False) -> Hos
                 return True
         return False
 
+    daemons = _mps_daemons(settings)
     return HostDevices(
         control_nodes=tuple(path for vendor in vendors().values() for path in vendor.control_nodes if is_node(path)),
         imex_channels=tuple(channel for channel in settings.imex_channel_ids if is_node(IMEX_NODE.format(channel))),
         gds=is_node(GDS_NODE),
         mofed=any(os.path.isdir(root + MOFED_FOLDER) for root in roots),
         gdrcopy=is_node(GDRCOPY_NODE),
-        mps_daemons=_mps_daemons(settings),
+        mps_daemons=frozenset(daemons),
+        mps_shares={name: shares for name, shares in daemons.items() if shares is not None},
     )
 
 
-def _mps_daemons(settings: PluginSettings) -> frozenset[str]:
-    """The shared resources whose daemon listens, below the MPS root or where the replaced plugin mounts it."""
+def _mps_daemons(settings: PluginSettings) -> dict[str, dict[str, int] | None]:
+    """The shared resources whose daemon serves, below the MPS root or where the replaced plugin mounts it, and what
+    each says of its shares.
+    """
+    found: dict[str, dict[str, int] | None] = {}
+    for name in mps_resources(settings):
+        root = next((root for root in _mps_roots(settings) if _serves(root, name)), None)
+        if root is not None:
+            raw = read_some(Path(started_file(root, name)), MARK_BYTES)
+            found[name] = read_served(raw.decode(errors="replace"))
+    return found
+
+
+def mps_marks(settings: PluginSettings) -> tuple[tuple[str, int, int], ...]:
+    """What the marks of serving daemons are now: another one is there when a daemon has come, gone or changed."""
+    marks = []
+    for name in sorted(mps_resources(settings)):
+        for root in _mps_roots(settings):
+            path = started_file(root, name)
+            with contextlib.suppress(OSError):
+                about = os.stat(path)
+                marks.append((path, about.st_ino, about.st_mtime_ns))
+    return tuple(marks)
+
+
+def mps_folders(settings: PluginSettings) -> set[Path]:
+    """The folders in which those marks come and go, or will once they are made."""
+    return {
+        nearest_existing(Path(started_file(root, name)).parent)
+        for name in mps_resources(settings)
+        for root in _mps_roots(settings)
+    }
+
+
+def mps_resources(settings: PluginSettings) -> frozenset[str]:
+    """The resources that are to be shared by MPS."""
     sharing = settings.sharing
     if sharing is None or sharing.kind is not SharingKind.MPS:
         return frozenset()
-    offered = {sharing.offered_name(entry) for entry in sharing.resources}
-    roots = (settings.mps_root, MPS_CONTAINER_ROOT)
-    return frozenset(name for name in offered if any(_listens(mps_control(root, name)) for root in roots))
+    return frozenset(sharing.offered_name(entry) for entry in sharing.resources)
+
+
+def _mps_roots(settings: PluginSettings) -> tuple[str, str]:
+    return (settings.mps_root, os.environ.get(ENV_MPS_FOLDER) or MPS_CONTAINER_ROOT)
+
+
+def _serves(root: str, name: str) -> bool:
+    """Whether a daemon listens that has its limits: it does so before it has them."""
+    return os.path.exists(started_file(root, name)) and _listens(mps_control(root, name))
 
 
 def _listens(path: str) -> bool:

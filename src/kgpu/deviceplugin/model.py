@@ -97,7 +97,8 @@ class ResourcePlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDevices:
     """What this node's /dev offers besides the GPUs' own nodes; paths as a container sees them. ``control_nodes`` are
-    those of every vendor. ``mps_daemons`` are the resources for which an MPS control daemon listens.
+    those of every vendor. ``mps_daemons`` are the resources for which an MPS control daemon listens, ``mps_shares`` the
+    clients that it has limits for, by resource and UUID, where the daemon says so.
     """
 
     control_nodes: tuple[str, ...] = ()
@@ -106,3 +107,4 @@ class HostDevices:
     mofed: bool = False
     gdrcopy: bool = False
     mps_daemons: frozenset[str] = frozenset()
+    mps_shares: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -21,6 +22,8 @@ from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.boot import boot_id
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError, Reason, UserError, line_of
+from kgpu.base.inotify import ENTRIES
+from kgpu.base.inotify import folder_changes as folder_changes_of
 from kgpu.base.service import Complaint, StateSink, first_end, ignore_state, running
 from kgpu.base.threads import beside
 from kgpu.base.waits import first_of
@@ -28,7 +31,7 @@ from kgpu.deviceplugin import roster
 from kgpu.deviceplugin.allocate import shown_name
 from kgpu.deviceplugin.config import PluginSettings, printable
 from kgpu.deviceplugin.core import PluginCore, refused
-from kgpu.deviceplugin.host_facts import read_host_facts
+from kgpu.deviceplugin.host_facts import mps_folders, mps_marks, mps_resources, read_host_facts
 from kgpu.deviceplugin.model import HostDevices, PluginResource
 from kgpu.deviceplugin.offer import LOOK_SECONDS, Offer
 from kgpu.deviceplugin.source import PluginConfigSource
@@ -50,6 +53,8 @@ REREAD_SICK_SECONDS = 2.0
 """The same while a device is unhealthy or none was found."""
 LOOK_PAUSE_SECONDS = 0.25
 """The least time between readings that events ask for: a program can raise Xids faster than a driver can be read."""
+MPS_LOOK_SECONDS = 1.0
+"""How often the marks of MPS control daemons are looked at without an event."""
 LAST_SAVE_SECONDS = 2.0
 """How long the plugin waits at its end for the last write of its memory."""
 SAVE_RETRY_SECONDS = 30.0
@@ -156,6 +161,7 @@ class _DevicePlugin:
         self._identity: SocketIdentity | None = None
         self._offers: dict[str, tuple[Offer, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
+        self._configured = asyncio.Event()
         self._look = asyncio.Event()
         self._looked_at = float("-inf")
         self._unsaved = asyncio.Event()
@@ -181,7 +187,7 @@ class _DevicePlugin:
                 async with asyncio.TaskGroup() as group:
                     loops = (self._follow_config(first), self._reread(), self._follow_kubelet(), self._remember())
                     more = (self._follow_verdicts(), self._follow_specs(), self._apply(group), first_end(beside_it))
-                    for loop in (*loops, *more, self._follow_withdrawals()):
+                    for loop in (*loops, *more, self._follow_withdrawals(), self._follow_mps()):
                         group.create_task(loop)
         finally:
             await self._remember_last()
@@ -211,6 +217,7 @@ class _DevicePlugin:
                     )
                 )
         self._changed.set()
+        self._configured.set()
 
     async def _follow_config(self, current: ConfigText) -> None:
         while True:
@@ -222,6 +229,26 @@ class _DevicePlugin:
         if self._ctx.cdi_changes is not None:
             async for _ in self._ctx.cdi_changes():
                 self._changed.set()
+
+    async def _follow_mps(self) -> None:
+        """Look at the daemons anew when one has come or gone."""
+        while True:
+            self._configured.clear()
+            settings = self._core.settings
+            if settings is None or not mps_resources(settings):
+                await self._configured.wait()
+                continue
+            await first_of(self._watch_mps(settings), self._configured.wait())
+
+    async def _watch_mps(self, settings: PluginSettings) -> None:
+        """A look at files alone, until what they say is another: each connection would be a line in a daemon's log."""
+        marks: object = None
+        changes = folder_changes_of(partial(mps_folders, settings), seconds=MPS_LOOK_SECONDS, mask=ENTRIES)
+        async with contextlib.aclosing(changes):
+            async for _ in changes:
+                before, marks = marks, mps_marks(settings)
+                if marks != before and self._core.daemons():
+                    self._changed.set()
 
     # --- hardware ---
 

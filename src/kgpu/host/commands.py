@@ -7,12 +7,13 @@ end is kept.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +22,8 @@ from kgpu.base.printable import one_line
 
 TAIL: Final = 8192
 """Bytes of output that are kept."""
+TEXT_BYTES: Final = 4096
+"""What a pipe takes at least, whatever its user has open (pipe(7))."""
 KILL_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.2
 """How soon it is seen that a program has ended whose output somebody else holds open."""
@@ -50,18 +53,20 @@ class CommandResult:
 
 def run(
     words: Sequence[str], *, seconds: float, env: Mapping[str, str], keep_open: Collection[int] = (),
-    folder: str = "/", group: bool = False,
+    folder: str = "/", group: bool = False, text: str = "",
 ) -> CommandResult:  # fmt: skip
-    """Run a program for at most ``seconds``, in ``folder``. ``keep_open``: descriptors that it inherits. ``group``: all
-    that it starts ends with it when time is over. Raises HostError if it can't be started.
+    """Run a program for at most ``seconds``, in ``folder``. ``keep_open``: descriptors that it inherits; ``text``: what
+    it reads, of at most ``TEXT_BYTES``. ``group``: all that it starts ends with it when time is over. Raises HostError
+    if it can't be started.
     """
-    try:
-        process = subprocess.Popen(
-            list(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(env),
-            pass_fds=tuple(keep_open), cwd=folder, start_new_session=group,
-        )  # fmt: skip
-    except (OSError, ValueError) as error:
-        raise _not_run(words[0], folder, error) from error
+    with _readable(text) as source:
+        try:
+            process = subprocess.Popen(
+                list(words), stdin=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(env),
+                pass_fds=tuple(keep_open), cwd=folder, start_new_session=group,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            raise _not_run(words[0], folder, error) from error
     until = time.monotonic() + seconds
     try:
         tail = _read(process, until)
@@ -85,6 +90,25 @@ def _not_run(program: str, folder: str, error: OSError | ValueError) -> HostErro
         return HostError(f"{program} can't be run in {folder}", "a folder that is there", "make it, or name another")
     why = error.strerror if isinstance(error, OSError) else str(error)
     return HostError(f"{program} can't be run: {why}", "a program that this process may run", "look at its file")
+
+
+@contextlib.contextmanager
+def _readable(text: str) -> Iterator[int]:
+    """A descriptor that gives the text and then ends. It is in the pipe before anybody reads: nothing waits."""
+    if not text:
+        yield subprocess.DEVNULL
+        return
+    raw = text.encode()
+    if len(raw) > TEXT_BYTES:
+        msg = f"{len(raw)} bytes for a program to read; a pipe takes {TEXT_BYTES} without a reader"
+        raise ValueError(msg)
+    source, sink = os.pipe()
+    try:
+        os.write(sink, raw)
+        os.close(sink)
+        yield source
+    finally:
+        os.close(source)
 
 
 def _read(process: subprocess.Popen[bytes], until: float) -> str:

@@ -19,9 +19,11 @@ from typing import Any, Final
 
 from kgpu.base.boot import ENV_BOOT_ID
 from kgpu.formats.cdi import CdiMount
+from kgpu.formats.mps_folders import MPS_CONTAINER_ROOT
 from kgpu.formats.names import (
     CDI_DIR,
     ENV_HOST_ROOT,
+    ENV_MPS_FOLDER,
     ENV_NODE_STATE_DIR,
     ENV_RUN_DIR,
     ENV_SIMULATED_NVIDIA_RUN,
@@ -59,6 +61,7 @@ PLACES: Final = (
     (RUN_DIR, ENV_RUN_DIR, ""),
     (f"{KUBELET_ROOT}/pod-resources", "DCGM_POD_RESOURCES_KUBELET_SOCKET", "kubelet.sock"),
     ("/driver-root", "DRIVER_ROOT_CTR_PATH", ""),
+    (MPS_CONTAINER_ROOT, ENV_MPS_FOLDER, ""),
 )
 # A pod has no processes of its own here; those of this name are other people's.
 SHARED: Final = {"SEND_SIGNAL": "false"}
