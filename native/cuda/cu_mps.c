@@ -141,7 +141,7 @@ void mps_provision(struct cu_device *device, int ordinal)
         device->limit = limit;
     if (wish > 0 && wish < percent)
         percent = wish;
-    if (node_gpu(device)->cc_major >= 7) /* execution resource provisioning came with Volta */
+    if (sim.map.state->gpu[device->gpu].cc_major >= 7) /* execution resource provisioning came with Volta */
         device->sm_count = share(device->sm_count, percent);
 }
 

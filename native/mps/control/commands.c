@@ -19,14 +19,6 @@ __attribute__((format(printf, 2, 3))) static void say(struct answer *out, const 
 
 struct call { int count; char *word[6]; struct answer *out; };
 
-static bool number(const char *text, long most, long *value)
-{
-    char *end;
-    errno = 0;
-    *value = strtol(text, &end, 10);
-    return *text >= '0' && *text <= '9' && !*end && !errno && *value <= most;
-}
-
 static struct server *server_named(const struct call *call, const char *text)
 {
     long pid = 0;
@@ -195,17 +187,6 @@ static int set_server_percent(const struct call *call)
     return code;
 }
 
-/* The documentation takes a UUID for a device, too, but the vendor's device plugin has found that it has no effect: here
- * it is refused, so that nobody relies on it. */
-bool set_limit(struct allowance *allowance, const char *device, const char *value)
-{
-    long index;
-    if (!number(device, MOST_DEVICES - 1, &index) || strlen(value) >= VALUE || !kg_mps_bytes(value))
-        return false;
-    strcpy(allowance->limit[index], value);
-    return true;
-}
-
 static int limit_into(const struct call *call, struct allowance *allowance, int first)
 {
     if (set_limit(allowance, call->word[first], call->word[first + 1]))
@@ -257,7 +238,7 @@ static int quit(const struct call *call)
         say(call->out, "Usage: quit [-t <TIMEOUT>]\n");
         return 1;
     }
-    daemon_quit(seconds);
+    servers_quit(seconds);
     return 0;
 }
 

@@ -61,22 +61,24 @@ struct daemon {
 };
 extern struct daemon control;
 
+/* ---- state.c ---- */
 __attribute__((format(printf, 1, 2))) void note(const char *format, ...);
+bool number(const char *text, long most, long *value); /* a whole number from 0 to `most`, and nothing else */
+bool set_limit(struct allowance *allowance, const char *device, const char *value);
 
 /* ---- daemon.c ---- */
 int daemon_run(bool foreground, int ready); /* `ready`: a byte is written there once it listens */
-void daemon_quit(long seconds);             /* <0: waits for the clients of all servers */
 
 /* ---- servers.c ---- */
 struct server *server_of_pid(pid_t pid);
 struct server *server_for(uid_t uid);       /* one that runs and takes clients of this user */
 bool server_start(uid_t uid);
 void server_stop(struct server *server, bool force);
+void servers_quit(long seconds);            /* the daemon ends with them; <0: waits for the clients of all servers */
 void server_read(struct server *server);    /* what it says, and its end */
 void servers_tell_allowance(const struct server *server);
 
 /* ---- commands.c ---- */
 /* Carry out one line; the answer is the text in `out`, its status 0 or 1. */
 int command_run(char *line, char *out, size_t room);
-bool set_limit(struct allowance *allowance, const char *device, const char *value);
 #endif

@@ -10,16 +10,7 @@
 #include <signal.h>
 #include <sys/file.h>
 
-struct daemon control = {.log = -1, .also = -1, .listener = -1, .defaults.percent = 100};
 static volatile sig_atomic_t asked_to_end;
-
-void note(const char *format, ...)
-{
-    va_list values;
-    va_start(values, format);
-    kg_mps_write_log(control.log, control.also, "Control", format, values);
-    va_end(values);
-}
 
 static void on_signal(int number)
 {
@@ -242,16 +233,6 @@ static void read_connection(int at)
 
 /* ---- the loop ---- */
 
-void daemon_quit(long seconds)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    control.quitting = true;
-    control.deadline = seconds < 0 ? 0 : now.tv_sec + seconds + 1;
-    for (int i = 0; i < control.servers; i++)
-        server_stop(&control.server[i], false);
-}
-
 /* Milliseconds until the deadline of `quit -t`; -1: none. Forces the servers to end when it has passed. */
 static int wait_ms(void)
 {
@@ -321,7 +302,7 @@ int daemon_run(bool foreground, int ready)
     }
     while (!(control.quitting && control.servers == 0)) {
         if (asked_to_end && !control.quitting) {
-            daemon_quit(0);
+            servers_quit(0);
             control.deadline = 1; /* long past: the servers end at once */
         } else {
             turn();

@@ -120,6 +120,16 @@ void server_stop(struct server *server, bool force)
     server->stopping = true;
 }
 
+void servers_quit(long seconds)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    control.quitting = true;
+    control.deadline = seconds < 0 ? 0 : now.tv_sec + seconds + 1;
+    for (int i = 0; i < control.servers; i++)
+        server_stop(&control.server[i], false);
+}
+
 /* ---- what a server tells ---- */
 
 static struct server_client *client_of(struct server *server, int pid)

@@ -10,16 +10,6 @@
 #include <poll.h>
 #include <signal.h>
 
-struct mps_server server = {.percent = 100};
-
-void note(const char *format, ...)
-{
-    va_list values;
-    va_start(values, format);
-    kg_mps_write_log(LOG_FD, 2, server.started ? "Server" : "Other", format, values);
-    va_end(values);
-}
-
 static struct {
     void (*MpsServer)(void);
     int (*Init)(unsigned);

@@ -31,6 +31,7 @@ struct mps_server {
 };
 extern struct mps_server server;
 
+/* ---- state.c ---- */
 __attribute__((format(printf, 1, 2))) void note(const char *format, ...);
 #define tell_daemon(...) (server.alone ? 0 : kg_mps_say(CHANNEL_FD, __VA_ARGS__))
 

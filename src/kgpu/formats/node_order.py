@@ -23,6 +23,7 @@ import msgspec
 from kgpu.base import typed
 from kgpu.base.printable import one_line
 from kgpu.formats import names
+from kgpu.formats.mig_request import MigLayout
 
 VERSION: Final = 1
 MAX_GPUS: Final = 16
@@ -38,13 +39,15 @@ class OrderStep(enum.StrEnum):
 
     WITHDRAW = "withdraw"
     RELEASE = "release"
+    CHANGE = "change"
     RESUME = "resume"
 
 
 class NodeOrder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """``id`` is the act's, which is obeyed once; ``boot`` is the boot that it is for; ``gpus`` are UUIDs.
     ``reset``: the act says that it has reset them, so what a reset cures is over (of the step ``resume`` alone).
-    ``exchange``: the driver itself is exchanged for another, without ``gpus``.
+    ``exchange``: the driver itself is exchanged for another, without ``gpus``. ``layouts``: their MIG slices are to be
+    these; ``released``: the driver stays released during the step ``change``.
     """
 
     version: int
@@ -54,6 +57,16 @@ class NodeOrder(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     gpus: tuple[str, ...] = ()
     reset: bool = False
     exchange: bool = False
+    layouts: tuple[MigLayout, ...] = ()
+    released: bool = False
+
+
+class ChangeResult(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What has come of the step ``change``: done, or why not. ``lost``: the GPU is not as it was before either."""
+
+    done: bool
+    text: str = ""
+    lost: bool = False
 
 
 class HolderPod(msgspec.Struct, frozen=True, order=True, kw_only=True):
@@ -76,7 +89,8 @@ class OrderedGpu(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class OrderAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """``step`` is in force for the order ``id``. ``waits`` is why it is not, and ``refused`` why it never will be, ""
     otherwise. ``holders`` are known from the kubelet; ``more`` are not named for want of room. ``driver`` is the
-    release that is loaded after an exchange, by a reading that is newer than the step ``resume``.
+    release that is loaded after an exchange, by a reading that is newer than the step ``resume``. ``result`` is what has
+    come of the step ``change``, None while it is under way.
     """
 
     version: int
@@ -88,6 +102,7 @@ class OrderAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     more: int = 0
     gpus: tuple[OrderedGpu, ...] = ()
     driver: str = ""
+    result: ChangeResult | None = None
 
     def fulfils(self, act: str, step: OrderStep) -> bool:
         """Whether this step of the act is in force."""
