@@ -1,7 +1,7 @@
 """What a node's MIG manager, the operator and their users tell each other of a change of MIG slices.
 
-Three Node annotations, each one JSON object. The node's agent alone writes the request (``kgpu.dev/mig-request``): which
-GPUs are to be cut how. The operator makes a NodeOperation of it, and alone writes how far that is
+Three Node annotations, each one JSON object. The node's agent alone writes the request (``kgpu.dev/mig-request``): how
+which GPUs are to be cut. The operator makes a NodeOperation of it, and alone writes how far that is
 (``kgpu.dev/mig-operation``). The agent alone writes what has become of the label ``nvidia.com/mig.config`` in words
 (``kgpu.dev/mig-report``), beside the state label that the replaced program's users know.
 
@@ -31,7 +31,7 @@ MAX_TEXT: Final = 600
 MAX_BYTES: Final = 16 << 10
 
 
-class MigState(enum.StrEnum):
+class MigLabelState(enum.StrEnum):
     """The values of ``nvidia.com/mig.config.state``."""
 
     PENDING = "pending"
@@ -76,28 +76,28 @@ class MigReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     version: int
     config: str
-    state: MigState
+    state: MigLabelState
     reason: str = ""
     message: str = ""
 
 
-def request(*, id: str, config: str, layouts: tuple[MigLayout, ...], release: bool = False) -> MigRequest:
-    """A request in this version. Raises ValueError for more GPUs or profiles than a reader takes."""
-    made = MigRequest(version=VERSION, id=id, config=config, layouts=layouts, release=release)
+def request(*, key: str, config: str, layouts: tuple[MigLayout, ...], release: bool = False) -> MigRequest:
+    """The request with the id ``key`` in this version. Raises ValueError for more GPUs or profiles than a reader takes."""
+    made = MigRequest(version=VERSION, id=key, config=config, layouts=layouts, release=release)
     if not is_sound(made):
         raise ValueError(f"no reader takes this request: {made}")
     return made
 
 
-def progress(*, id: str, operation: str, phase: str, reason: str = "", message: str = "") -> MigProgress:
-    """Progress in this version, short by construction."""
+def progress(*, key: str, operation: str, phase: str, reason: str = "", message: str = "") -> MigProgress:
+    """The progress of the request ``key`` in this version, short by construction."""
     return MigProgress(
-        version=VERSION, id=id, operation=operation, phase=phase, reason=one_line(reason, MAX_NAME),
+        version=VERSION, id=key, operation=operation, phase=phase, reason=one_line(reason, MAX_NAME),
         message=one_line(message, MAX_TEXT),
     )  # fmt: skip
 
 
-def report(*, config: str, state: MigState, reason: str = "", message: str = "") -> MigReport:
+def report(*, config: str, state: MigLabelState, reason: str = "", message: str = "") -> MigReport:
     """A report in this version, short by construction."""
     return MigReport(
         version=VERSION, config=one_line(config, MAX_NAME), state=state, reason=one_line(reason, MAX_NAME),
@@ -139,7 +139,7 @@ def read_progress(annotations: Mapping[str, str]) -> MigProgress | None:
     if given is None:
         return None
     return progress(
-        id=one_line(given.id, MAX_ID), operation=one_line(given.operation, MAX_NAME), phase=one_line(given.phase, 20),
+        key=one_line(given.id, MAX_ID), operation=one_line(given.operation, MAX_NAME), phase=one_line(given.phase, 20),
         reason=given.reason, message=given.message,
     )  # fmt: skip
 

@@ -89,8 +89,8 @@ class OrderedGpu(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 class OrderAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """``step`` is in force for the order ``id``. ``waits`` is why it is not, and ``refused`` why it never will be, ""
     otherwise. ``holders`` are known from the kubelet; ``more`` are not named for want of room. ``driver`` is the
-    release that is loaded after an exchange, by a reading that is newer than the step ``resume``. ``result`` is what has
-    come of the step ``change``, None while it is under way.
+    release that is loaded after an exchange, by a reading that is newer than the step ``resume``. ``result`` is what
+    has come of the step ``change``, None while it is under way.
     """
 
     version: int
