@@ -82,7 +82,7 @@ class MigReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 def request(*, key: str, config: str, layouts: tuple[MigLayout, ...], release: bool = False) -> MigRequest:
-    """The request with the id ``key`` in this version. Raises ValueError for more GPUs or profiles than a reader takes."""
+    """The request ``key`` in this version. Raises ValueError for more GPUs or profiles than a reader takes."""
     made = MigRequest(version=VERSION, id=key, config=config, layouts=layouts, release=release)
     if not is_sound(made):
         raise ValueError(f"no reader takes this request: {made}")
