@@ -14,6 +14,7 @@ from tests.drivermanager.made import LOADED, PAUSED, PLUGIN, SETTINGS, VALIDATOR
 
 FREE = ManagedNode(name="gpu-1", version="7")
 OPERATED = replace(FREE, annotations={DRIVER_UPGRADE_ENABLED: "true"})
+EMPTIED = replace(OPERATED, unschedulable=True)
 STOP = [ManagerAction.HOLD, ManagerAction.OPERANDS]
 REINSTALL = [
     *STOP,
@@ -23,6 +24,7 @@ REINSTALL = [
     ManagerAction.UNMOUNT,
     ManagerAction.GIVE_BACK,
 ]
+UNEVICTED = [action for action in REINSTALL if action is not ManagerAction.EVICT]
 FAST = [*STOP, ManagerAction.UNMOUNT, ManagerAction.GIVE_BACK]
 FRESH = [ManagerAction.UNMOUNT, ManagerAction.GIVE_BACK]
 
@@ -42,8 +44,12 @@ def actions(machine: MachineState, node: ManagedNode = FREE, **settings: object)
         (LOADED, FREE, {"digest": "1"}, FAST),
         (LOADED, FREE, {"digest": "1", "reinstall": True}, REINSTALL),
         (replace(LOADED, digest=""), FREE, {"digest": ""}, REINSTALL),
-        (LOADED, OPERATED, {}, [action for action in REINSTALL if action is not ManagerAction.EVICT]),
-        (LOADED, FREE, {"evict_gpu_pods": False}, [action for action in REINSTALL if action is not ManagerAction.EVICT]),
+        (LOADED, EMPTIED, {}, UNEVICTED),
+        (LOADED, OPERATED, {}, [ManagerAction.UNUSED, *STOP, ManagerAction.UNUSED, *UNEVICTED[len(STOP):]]),
+        (LOADED, OPERATED, {"digest": "1"}, FAST),
+        (LOADED, OPERATED, {"evict_gpu_pods": False}, UNEVICTED),
+        (MachineState(), OPERATED, {}, FRESH),
+        (LOADED, FREE, {"evict_gpu_pods": False}, UNEVICTED),
         (MachineState(mellanox=True), FREE, {}, FRESH),
         (MachineState(), FREE, {"rdma": True}, FRESH),
         (MachineState(mellanox=True), FREE, {"rdma": True}, [ManagerAction.UNMOUNT, ManagerAction.MOFED, ManagerAction.GIVE_BACK]),

@@ -97,11 +97,30 @@ async def test_a_holder_is_found_by_its_container_where_the_pod_is_not_known() -
 
 
 async def test_an_operator_that_upgrades_evicts_by_itself() -> None:
-    operated = node(annotations={DRIVER_UPGRADE_ENABLED: "true"})
+    operated = node(annotations={DRIVER_UPGRADE_ENABLED: "true"}, cordoned=True)
     run = Run(FakeMachine(LOADED), pods=[pod("train", gpus=1)], node_object=operated)
     await run.uninstall()
     assert await run.pods() == ["train"]
     assert run.machine.done == ["unload", "unmount"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_no_driver_is_exchanged_under_pods_of_a_node_that_the_operator_has_not_emptied(late: bool) -> None:
+    operated = node({PLUGIN: "true"}, annotations={DRIVER_UPGRADE_ENABLED: "true"})
+    plugin = pod("plugin", owner="DaemonSet", selector={PLUGIN: "true"})
+    others = [pod("monitor", gpus=1, owner="DaemonSet"), pod("web"), plugin]
+    run = Run(FakeMachine(LOADED), pods=others if late else [*others, pod("train", gpus=1)], node_object=operated)
+
+    def come() -> None:  # while the operands are waited for
+        run.api.put(PODS, pod("train", gpus=1))
+
+    run.clock.on_sleep = come
+    with pytest.raises(HostError, match=r"pods with GPUs are on this node.*: default/train") as failed:
+        await run.uninstall()
+    assert failed.value.remedy == f"let an upgrade empty it: kgpu node upgrade-driver {NODE}"
+    assert run.machine.done == []
+    assert "train" in await run.pods()
+    assert await run.labels() == {PLUGIN: "true"}
 
 
 @pytest.mark.parametrize(

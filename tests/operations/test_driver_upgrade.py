@@ -12,6 +12,7 @@ import pytest
 from kgpu.formats import names, validation_report
 from kgpu.formats.crd.nodeoperation import STEADY_SECONDS, WAITING_FOR_PODS, NodeOperationSpec
 from kgpu.formats.node_order import OrderStep, read_order
+from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import NODES
 from kgpu.operations.drain import Fate
 from kgpu.operations.requests import preview_of
@@ -101,6 +102,25 @@ async def test_it_is_complete_at_once_where_the_driver_runs_already() -> None:
         await engine.run_for(3)
     assert (cluster.status("m")["phase"], cluster.status("m")["reason"]) == ("Complete", "RunsAlready")
     assert not cluster.driver_deletions
+
+
+async def test_a_driver_that_has_failed_is_tried_again_on_a_node_that_is_emptied_for_it() -> None:
+    cluster = cluster_with_driver(fails="manager")
+    pod, driver = cluster.drivers.pod("n1"), cluster.machines["n1"].driver
+    assert pod is not None
+    assert driver is not None
+    await cluster.delete(cluster_pods(), pod["metadata"]["name"], namespace="gpu-operator")
+    async with upgrading(cluster, approved=False) as engine:
+        await engine.run_for(30)
+        assert cluster.status("m")["reason"] == "WaitsForApproval"
+        before = len(cluster.driver_deletions)
+        await cluster.patch(NODE_OPERATIONS, "m", {"spec": {"approved": True}})
+        while len(cluster.driver_deletions) == before and engine.clock.monotonic() < 200:
+            await engine.run_for(0.5)
+        assert cluster.evictions == ["default/train"]
+        driver.fails = ""
+        await until(engine, "Complete")
+    assert cluster.status("m")["reason"] == "DriverUpgraded"
 
 
 async def test_one_that_waits_for_approval_ends_once_the_pod_was_exchanged_by_hand() -> None:

@@ -47,6 +47,11 @@ class ManagedNode:
         """Whether an operator empties and cordons this node for driver upgrades, so that the manager must not."""
         return self.annotations.get(names.DRIVER_UPGRADE_ENABLED) == "true"
 
+    @property
+    def not_emptied(self) -> bool:
+        """Whether it is the operator's to empty this node, and it has not: pods may come to it."""
+        return self.operator_upgrades and not self.unschedulable
+
 
 def read_node(obj: Mapping[str, Any]) -> ManagedNode:
     """Read a Node from the API server."""
@@ -118,6 +123,7 @@ class ManagerAction(enum.StrEnum):
     """What a step does."""
 
     MARK_PRE_INSTALLED = "mark-pre-installed"  # the host has a driver of its own: none is installed here
+    UNUSED = "unused"  # no pod may have GPUs where nobody has emptied the node
     HOLD = "hold"  # pause the operands, and cordon the node where pods are evicted
     OPERANDS = "operands"  # wait until the paused ones are gone
     EVICT = "evict"  # the pods with GPUs

@@ -55,8 +55,12 @@ def _wanted(settings: ManagerSettings, machine: MachineState, node: ManagedNode)
             back,
         )
     evicting = ManagerStep(ManagerAction.EVICT, "they would lose their GPUs")
+    unused = (ManagerStep(ManagerAction.UNUSED, "no operation has emptied the node"),)
+    checks = unused if settings.evict_gpu_pods and node.not_emptied else ()
     return (
+        *checks,
         *stopping,
+        *checks,
         *((evicting,) if evicts(settings, node) else ()),
         ManagerStep(ManagerAction.CLAIMS, "a claim of a GPU is given back only while the DRA driver runs"),
         ManagerStep(ManagerAction.UNLOAD, _why_unload(settings, machine)),
@@ -171,6 +175,11 @@ def stopping(pods: Iterable[LocalPod], hold: Hold) -> tuple[LocalPod, ...]:
         for pod in pods
         if pod.owner == "DaemonSet" and not pod.ended and pod.node_selector.keys() & set(hold.paused)
     )
+
+
+def with_gpus(pods: Iterable[LocalPod]) -> tuple[LocalPod, ...]:
+    """The pods that would go on with GPUs of a driver that is gone. Those of DaemonSets look at GPUs, or are paused."""
+    return tuple(pod for pod in pods if pod.gpus and not (pod.ended or pod.mirror) and pod.owner != "DaemonSet")
 
 
 def holding_claims(pods: Iterable[LocalPod]) -> tuple[LocalPod, ...]:

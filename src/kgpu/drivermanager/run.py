@@ -77,6 +77,7 @@ class DriverManager:
     async def _take(self, step: ManagerStep) -> None:
         acts: Mapping[ManagerAction, Callable[[], Awaitable[None]]] = {
             ManagerAction.MARK_PRE_INSTALLED: self._mark_pre_installed,
+            ManagerAction.UNUSED: self._check_unused,
             ManagerAction.HOLD: self._take_hold,
             ManagerAction.OPERANDS: self._wait_for_operands,
             ManagerAction.EVICT: lambda: self._evict(of_gpu_pods),
@@ -207,6 +208,14 @@ class DriverManager:
         except KubeRefusedError as refused:
             return "" if refused.code in {404, 409} else one_line(refused.message, 120)
         return ""
+
+    async def _check_unused(self) -> None:
+        if found := plan.with_gpus(await self._pods()):
+            raise HostError(
+                f"pods with GPUs are on this node, which no upgrade has emptied: {_pods_named(found)}",
+                "a node without them, as their driver would be exchanged under them",
+                f"let an upgrade empty it: kgpu node upgrade-driver {self._settings.node}",
+            )
 
     async def _check_claims(self) -> None:
         if held := plan.holding_claims(await self._pods()):

@@ -62,6 +62,7 @@ HANDOVER_SECONDS: Final = 60.0
 """How long the operator may take to give an empty node to another DaemonSet."""
 LOOK_SECONDS: Final = 1.0
 EXCHANGING: Final = "Exchanging"
+_LOADING: Final = "DriverLoads"
 _WITHOUT_POD: Final = "WaitsForDriverPod"
 
 
@@ -71,16 +72,23 @@ def refusal(operation: Operation, node: TargetNode) -> str:
 
 
 def settled(operation: Operation, world: World) -> Step | None:
-    """End one that has not begun if its node runs that driver already, or has no pod of it."""
+    """End one that has not begun if its node runs that driver already, or has no pod of it. One that fails at that
+    driver is worth another try: pods with GPUs may have kept the former one loaded.
+    """
     wanted, pod = _wanted(operation), world.driver
     if not world.drivers_known:
         return Step(again_at=world.now + LOOK_SECONDS)
     if pod is None or not _is_expected(pod, wanted, present(world)):
         return _without_pod(operation, world)
-    if not pod.ending and _is_wanted(pod, wanted):
-        why = f"its pod {pod.name} is of driver {_name(wanted)} already"
+    if pod.ending or not _is_wanted(pod, wanted) or pod.trouble is not None:
+        return None
+    why = f"its pod {pod.name} is of driver {_name(wanted)} already"
+    if pod.ready:
         return end(operation, world, Result.SUCCEEDED, "RunsAlready", why)
-    return None
+    if operation.status.reason == _LOADING:
+        return Step()
+    why = f"{why}, and gets ready: {pod.doing}"
+    return record(operation, world, phase=OperationPhase.PENDING, reason=_LOADING, message=why)
 
 
 def _without_pod(operation: Operation, world: World) -> Step:
@@ -97,11 +105,13 @@ def _without_pod(operation: Operation, world: World) -> Step:
 
 
 def emptied(operation: Operation, world: World, state: DrainState) -> Step:
-    """Put on record which pod is to go. One that runs the driver already, as somebody was faster, stays."""
+    """Put on record which pod is to go. One that runs the driver already, as somebody was faster, stays; one that has
+    failed at it is made anew.
+    """
     if not world.drivers_known:
         return Step(again_at=world.now + LOOK_SECONDS)
     pod = world.driver
-    if pod is not None and not pod.ending and _is_wanted(pod, _wanted(operation)):
+    if pod is not None and _runs(pod, _wanted(operation)):
         pod = None
     act = NodeAct(
         id=f"{operation.uid}-1", boot_id=present(world).boot_id,
@@ -319,6 +329,11 @@ def _own(operation: Operation, world: World) -> DriverPod | None:
     """The DaemonSet's own pod on the node."""
     pod = world.driver
     return pod if pod is not None and _is_own(pod, _wanted(operation)) else None
+
+
+def _runs(pod: DriverPod, wanted: OperationDriver) -> bool:
+    """Whether the pod has the wanted driver, or may have it yet."""
+    return not pod.ending and _is_wanted(pod, wanted) and pod.trouble is None
 
 
 def _broken(pod: DriverPod) -> str:
