@@ -33,6 +33,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
         "kernelModuleType": "auto",
         "usePrecompiled": False,
     },
+    "toolkit": {"enabled": True},
     "cdi": {"enabled": True, "nriPluginEnabled": False},
 }
 """The chart's values, as far as a preflight asks for them; a test holds them to the chart's."""
@@ -41,7 +42,7 @@ _SIDES: Final[Mapping[str, str]] = {
     "GDRCOPY_IMAGE": "nvcr.io/nvidia/cloud-native/gdrdrv:v2.6",
 }
 """What the chart names besides the driver, for a ClusterPolicy that leaves that to it."""
-_SECTIONS: Final = ("driver", "cdi")
+_SECTIONS: Final = ("driver", "toolkit", "cdi")
 """What of the chart's values becomes the section of that name of the ClusterPolicy."""
 
 
@@ -87,6 +88,8 @@ def intent_of(snapshot: Snapshot, *, namespace: str, values: Mapping[str, Any], 
         drivers=choices,
         cdi=cdi is None or cdi.enabled is not False,
         nri=cdi is not None and bool(cdi.nri_plugin_enabled),
+        toolkit=policy.spec.toolkit.enabled is not False,
+        by_objects=by_crd,
     )
 
 

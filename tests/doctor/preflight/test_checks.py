@@ -148,37 +148,6 @@ def test_what_nobody_has_looked_at_is_unknown_and_says_how_to_look(
     assert gap.how
 
 
-@pytest.mark.parametrize(
-    ("info", "more", "rule"),
-    [
-        ({"containerRuntimeVersion": "containerd://1.6.15"}, {}, "OPR-06"),
-        ({"containerRuntimeVersion": "cri-o://1.22.1"}, {}, "OPR-06"),
-        ({"kubeletVersion": "v1.27.9"}, {}, "RUN-30"),
-        ({"containerRuntimeVersion": "cri-o://1.35.0"}, {"nri": True}, "OPR-06"),
-        ({"containerRuntimeVersion": "containerd://2.0.1"}, {"nri": True}, "OPR-06"),
-    ],
-)
-def test_a_runtime_or_kubelet_without_cdi_or_nri_is_predicted(
-    info: dict[str, str], more: dict[str, Any], rule: str
-) -> None:
-    assert ids(report(node(**info), host(), **more)) == [rule]
-
-
-@pytest.mark.parametrize(
-    ("info", "more"),
-    [
-        ({"containerRuntimeVersion": "cri-o://1.30.2"}, {}),
-        ({"containerRuntimeVersion": "containerd://1.6.15"}, {"cdi": False}),
-        ({"containerRuntimeVersion": "containerd://2.9.0"}, {}),
-    ],
-)
-def test_versions_that_nobody_tests_are_a_note(info: dict[str, str], more: dict[str, Any]) -> None:
-    found = report(node(**info), host(), **more)
-    assert [(one.id, one.is_note) for one in found.predictions] == [("OPR-06", True)]
-    assert found.exit_code == 0
-    assert verdict(found, RUNTIME) is PreflightVerdict.NOTED
-
-
 def test_a_full_disk_is_predicted_from_the_api_alone() -> None:
     full = node()
     full["status"]["conditions"] = [{"type": "DiskPressure", "status": "True", "reason": "KubeletHasDiskPressure"}]

@@ -57,8 +57,8 @@ def _one_system(scene: PreflightScene) -> Answer:
 
 
 def _drivers(scene: PreflightScene) -> Answer:
-    """DRV-10, by the doctor's own rule: NVIDIADrivers that select the same node."""
-    return next(iter(overlapping(scene.snapshot)), None)
+    """DRV-10, by the doctor's own rule: NVIDIADrivers that select the same node; they do nothing while they are off."""
+    return next(iter(overlapping(scene.snapshot)), None) if scene.intent.by_objects else None
 
 
 def _together(scene: PreflightScene) -> Answer:
