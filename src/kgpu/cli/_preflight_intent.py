@@ -42,7 +42,7 @@ _SIDES: Final[Mapping[str, str]] = {
     "GDRCOPY_IMAGE": "nvcr.io/nvidia/cloud-native/gdrdrv:v2.6",
 }
 """What the chart names besides the driver, for a ClusterPolicy that leaves that to it."""
-_SECTIONS: Final = ("driver", "toolkit", "cdi")
+_SECTIONS: Final = ("driver", "toolkit", "cdi", "gds", "gdrcopy")
 """What of the chart's values becomes the section of that name of the ClusterPolicy."""
 
 
@@ -63,9 +63,9 @@ def intent_of(snapshot: Snapshot, *, namespace: str, values: Mapping[str, Any], 
     source += " with --values" if values else ""
     source += f", driver {version}" if version else ""
     spec = mapping(documents[chosen.name].get("spec")) if chosen is not None else DEFAULTS
-    policy = projections.policy(
-        {"metadata": {"name": chosen.name if chosen is not None else "cluster-policy"}, "spec": _merged(spec, above)}
-    )["value"]
+    name = chosen.name if chosen is not None else "cluster-policy"
+    wanted = {"kind": "ClusterPolicy", "metadata": {"name": name}, "spec": _merged(spec, above)}
+    policy = projections.policy(wanted)["value"]
     if policy.problem is not None:
         raise ConfigError(policy.problem.statement, "a ClusterPolicy that can be read", policy.problem.remedy)
     place = namespace or _namespace(snapshot)
@@ -90,6 +90,7 @@ def intent_of(snapshot: Snapshot, *, namespace: str, values: Mapping[str, Any], 
         nri=cdi is not None and bool(cdi.nri_plugin_enabled),
         toolkit=policy.spec.toolkit.enabled is not False,
         by_objects=by_crd,
+        policy=wanted,
     )
 
 

@@ -227,6 +227,7 @@ def test_nvidiadrivers_that_select_one_node_are_predicted_by_the_doctors_rule() 
     marked = node()
     marked["metadata"]["labels"]["pool"] = "a"
     assert ids(report(marked, host(), *pools)) == ["DRV-10"]
+    assert ids(report(marked, host(), *pools, by_objects=False)) == [], "they are off"
 
 
 def test_another_operator_is_a_note_and_hides_no_answer_about_nodes() -> None:
@@ -259,3 +260,30 @@ def test_a_remedy_changes_the_policy_that_is_there() -> None:
     assert said.steps[0].startswith("kubectl patch clusterpolicy mine")
     assert said.sureness == "certain"
     assert CERTAIN
+
+
+def side(**more: Any) -> dict[str, Any]:
+    """The document of a ClusterPolicy with GPUDirect Storage and precompiled drivers, and other keys of the driver."""
+    spec = {"driver": {"usePrecompiled": True, **more}, "gds": {"enabled": True}}
+    return {"kind": "ClusterPolicy", "metadata": {"name": "mine"}, "spec": spec}
+
+
+def test_gds_that_a_driver_does_not_go_with_is_predicted_of_what_is_to_be_installed() -> None:
+    (said,) = report(node(), host(), policy=side(), by_objects=False).failures
+    assert (said.id, said.check, said.nodes) == ("DRV-26", "GDS and GDRCopy", ())
+    assert said.steps == ("give the chart --set driver.usePrecompiled=false",)
+    (said,) = report(
+        node(), host(), policy=side(usePrecompiled=False, kernelModuleType="proprietary"), by_objects=False
+    ).failures
+    assert said.steps == ("give the chart --set driver.kernelModuleType=open",)
+    (said,) = report(node(), host(), side(), policy=side(), by_objects=False).failures
+    assert "kubectl edit clusterpolicy mine" in said.steps
+    assert ids(report(node(), host(), policy=side(usePrecompiled=False), by_objects=False)) == []
+
+
+def test_of_nvidiadrivers_only_those_that_are_in_force_are_asked() -> None:
+    spec = {"usePrecompiled": True, "gdrcopy": {"enabled": True}}
+    pool = {"kind": "NVIDIADriver", "metadata": {"name": "one"}, "spec": spec}
+    assert ids(report(node(), host(), pool)) == ["DRV-26"]
+    assert ids(report(node(), host(), pool, by_objects=False)) == []
+    assert ids(report(node(), host(), policy=side())) == [], "the policy's own driver is off then"
