@@ -38,6 +38,8 @@ SILENT: Final = {IMAGE: RegistryAnswer(exists=None, why="nvcr.io can't be reache
 PRECOMPILED: Final = choice(image=f"nvcr.io/nvidia/driver:580-{KERNEL}-ubuntu24.04", precompiled=True, version="580")
 DEBIAN: Final = choice(image="nvcr.io/nvidia/driver:580.95.05-debian13", os_tag="debian13")
 BOTTLEROCKET: Final = choice(image="nvcr.io/nvidia/driver:580.95.05-bottlerocket1.40", os_tag="bottlerocket1.40")
+DIGEST: Final = f"nvcr.io/nvidia/driver@sha256:{'0' * 64}"
+THERE: Final = RegistryAnswer(exists=True)
 NOUVEAU_BOUND: Final = [
     {"address": "0000:01:00.0", "vendor": "10de", "device": "2330", "pciClass": "030200", "driver": "nouveau"}
 ]
@@ -132,6 +134,7 @@ def test_what_is_fit_is_passed_over_in_silence(
         (DRIVER_IMAGE, (node(), host()), choice(image=""), {}),
         (KNOWS, (node(),), None, {}),
         (KNOWS, (node(), host(device="ffff")), None, {}),
+        (KNOWS, (node(), host()), choice(image=DIGEST, version=DIGEST.partition("@")[2]), {"images": {DIGEST: THERE}}),
         (DISK, (node(),), None, {}),
         (RUNTIME, (node(containerRuntimeVersion=""), host()), None, {}),
     ],

@@ -40,7 +40,6 @@ from tests.lab.driver_container import (
     DRIVER,
     DRIVER_PODS,
     NEW,
-    OLD,
     Object,
     driver_lab,
     driver_pod,
@@ -67,15 +66,20 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedLab]:
 
 
 def settled(lab: EmbeddedLab) -> EmbeddedLab:
-    """The lab with the second node, once both have their drivers."""
+    """The lab with the second node, once both have the driver that it comes with."""
+    change(lab, driver={"upgradePolicy": {"autoUpgrade": False}})
     manage.add_to_running(
         lab.folder, "l4", gpus=2, driver="container", name_prefix="other", time_scale=0.05, labels=OLDER
     )
-    change(lab, driver={"version": OLD, "upgradePolicy": {"autoUpgrade": False}})
     until(lab, lambda: all(drivers(lab).values()), "a driver's pod on both nodes")
-    renew(lab)
-    until(lab, lambda: all(is_up(lab, OLD, name) for name in (FIRST_NODE, OTHER)), f"driver {OLD} on both nodes")
+    was = version(lab)
+    until(lab, lambda: all(is_up(lab, was, name) for name in (FIRST_NODE, OTHER)), f"driver {was} on both nodes")
     return lab
+
+
+def version(lab: EmbeddedLab) -> str:
+    """The driver that the ClusterPolicy asks for."""
+    return str(get(lab, "clusterpolicy", "cluster-policy")["spec"]["driver"]["version"])
 
 
 def change(lab: EmbeddedLab, **spec: Any) -> None:
@@ -189,7 +193,7 @@ def test_of_two_device_plugins_the_one_that_comes_last_takes_the_node(lab: Embed
 
 def test_gds_with_precompiled_drivers_is_refused_and_the_drivers_stay(lab: EmbeddedLab, tmp_path: Path) -> None:
     gds = {"enabled": True, "repository": "nvcr.io/nvidia/cloud-native", "image": "nvidia-fs", "version": "v2.5.1"}
-    before = drivers(lab)
+    before, was = drivers(lab), version(lab)
     found = predicted(lab, tmp_path, driver={"usePrecompiled": True, "version": "570"}, gds=gds)
     assert found["DRV-26"] == []
     change(lab, driver={"usePrecompiled": True, "version": "570"}, gds=gds)
@@ -197,7 +201,7 @@ def test_gds_with_precompiled_drivers_is_refused_and_the_drivers_stay(lab: Embed
     assert '"state": "notReady"' in policy(lab)
     assert finds(lab, "DRV-26")
     assert drivers(lab) == before
-    change(lab, driver={"usePrecompiled": False, "version": OLD}, gds={"enabled": False})
+    change(lab, driver={"usePrecompiled": False, "version": was}, gds={"enabled": False})
     until(lab, lambda: '"state": "ready"' in policy(lab), "the policy is ready")
     assert drivers(lab) == before
 
@@ -229,8 +233,6 @@ def test_two_nvidiadrivers_of_one_node_change_no_driver(lab: EmbeddedLab, tmp_pa
     assert drivers(lab) == before
     change(lab, driver={"useNvidiaDriverCRD": False})
     run_kubectl(lab, "delete", "nvidiadriver", "one", "two")
-    until(lab, lambda: '"state": "ready"' in policy(lab), "the policy is ready")
-    assert drivers(lab) == before
 
 
 def test_an_image_by_digest_fails_on_the_node_of_another_system(lab: EmbeddedLab, tmp_path: Path) -> None:
