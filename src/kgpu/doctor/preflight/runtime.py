@@ -105,7 +105,8 @@ def _has_cdi(scene: NodeScene, host: HostFacts) -> bool | None:
     file = host.files.get(_CONFIG)
     if name not in ("", _CONTAINERD) or file is None or file.problem or not host.present.get(_SOCKET):
         return None
-    numbers = (*parse(version), 0, 0, 0)[:3] if version else None
+    major, minor, patch, *_ = (*parse(version), 0, 0, 0)
+    numbers = (major, minor, patch) if version else None
     place = EnginePlace(engine=Engine.CONTAINERD, flavour=_CONTAINERD, config=_CONFIG, version=numbers)
     files = {path: one.text.encode() for path, one in host.files.items() if not one.problem}
     try:
