@@ -13,6 +13,7 @@ import yaml
 from kgpu.cli import _preflight_intent
 from kgpu.cli._preflight_intent import intent_of
 from kgpu.cli.main import main
+from kgpu.doctor.preflight.model import Intent
 from kgpu.doctor.snapshot import Snapshot
 from tests.doctor.preflight.scenes import NODE, host, node
 
@@ -75,6 +76,17 @@ def test_the_policy_that_is_there_counts_then_values_then_the_version() -> None:
     values = {"driver": {"version": "560.2"}, "unknown": {"x": 1}}
     assert image_of(node(), mine, values=values) == "r.io/own/driver:560.2-ubuntu24.04"
     assert image_of(node(), mine, values=values, version="570.3") == "r.io/own/driver:570.3-ubuntu24.04"
+
+
+def test_values_say_what_else_is_to_be_installed() -> None:
+    def of(**values: Any) -> Intent:
+        return intent_of(Snapshot.of([node()]), namespace="", values=values, version="")
+
+    plain = of()
+    assert (plain.toolkit, plain.by_objects) == (True, False)
+    assert of(toolkit={"enabled": False}).toolkit is False
+    assert of(driver={"nvidiaDriverCRD": {"enabled": True}}).by_objects is True
+    assert of(gds={"enabled": True}).policy["spec"]["gds"] == {"enabled": True}
 
 
 def test_precompiled_images_are_named_by_kernel() -> None:

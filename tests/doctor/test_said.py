@@ -42,6 +42,16 @@ def test_the_remedy_for_two_plugins_names_both_makers() -> None:
     assert "kube-system" not in steps
 
 
+def test_kgpus_agent_is_no_device_plugin_any_more_by_a_setting() -> None:
+    steps = " ; ".join(first("DPL-20_agent").remedy)
+    assert "kubectl -n gpu-operator delete daemonset nvidia-device-plugin-daemonset" in steps
+    assert (
+        'kubectl patch clusterpolicy cluster-policy --type merge -p \'{"spec":{"devicePlugin":{"enabled":false}}}\''
+        in steps
+    )
+    assert "delete daemonset kgpu-agent" not in steps
+
+
 def test_a_class_is_named_as_the_event_names_it() -> None:
     assert "RuntimeClass nvidia-cdi," in first("RUN-02_event").cause
 

@@ -33,6 +33,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
         "kernelModuleType": "auto",
         "usePrecompiled": False,
     },
+    "toolkit": {"enabled": True},
     "cdi": {"enabled": True, "nriPluginEnabled": False},
 }
 """The chart's values, as far as a preflight asks for them; a test holds them to the chart's."""
@@ -41,7 +42,7 @@ _SIDES: Final[Mapping[str, str]] = {
     "GDRCOPY_IMAGE": "nvcr.io/nvidia/cloud-native/gdrdrv:v2.6",
 }
 """What the chart names besides the driver, for a ClusterPolicy that leaves that to it."""
-_SECTIONS: Final = ("driver", "cdi")
+_SECTIONS: Final = ("driver", "toolkit", "cdi", "gds", "gdrcopy")
 """What of the chart's values becomes the section of that name of the ClusterPolicy."""
 
 
@@ -62,9 +63,9 @@ def intent_of(snapshot: Snapshot, *, namespace: str, values: Mapping[str, Any], 
     source += " with --values" if values else ""
     source += f", driver {version}" if version else ""
     spec = mapping(documents[chosen.name].get("spec")) if chosen is not None else DEFAULTS
-    policy = projections.policy(
-        {"metadata": {"name": chosen.name if chosen is not None else "cluster-policy"}, "spec": _merged(spec, above)}
-    )["value"]
+    name = chosen.name if chosen is not None else "cluster-policy"
+    wanted = {"kind": "ClusterPolicy", "metadata": {"name": name}, "spec": _merged(spec, above)}
+    policy = projections.policy(wanted)["value"]
     if policy.problem is not None:
         raise ConfigError(policy.problem.statement, "a ClusterPolicy that can be read", policy.problem.remedy)
     place = namespace or _namespace(snapshot)
@@ -87,6 +88,9 @@ def intent_of(snapshot: Snapshot, *, namespace: str, values: Mapping[str, Any], 
         drivers=choices,
         cdi=cdi is None or cdi.enabled is not False,
         nri=cdi is not None and bool(cdi.nri_plugin_enabled),
+        toolkit=policy.spec.toolkit.enabled is not False,
+        by_objects=by_crd,
+        policy=wanted,
     )
 
 

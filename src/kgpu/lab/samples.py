@@ -116,8 +116,8 @@ SAMPLES: Final = (
     SampleImage(
         name=DRIVER,
         pattern=(  # a branch alone is the version of a driver that is built for one kernel
-            r"(?:.*/)?driver:(?P<version>\d+\.\d+(?:\.\d+)?|\d{3}(?=-\d+\.\d+\.))(?:-(?P<kernel>\d[\w.-]*))?"
-            r"-(?P<system>[a-z]+[\d.]*)"
+            r"(?:.*/)?driver(?::(?P<version>\d+\.\d+(?:\.\d+)?|\d{3}(?=-\d+\.\d+\.))(?:-(?P<kernel>\d[\w.-]*))?"
+            r"-(?P<system>[a-z]+[\d.]*)|@sha256:(?P<digest>[0-9a-f]{64}))"
         ),
         entrypoint=("nvidia-driver",),
         command=("init",),

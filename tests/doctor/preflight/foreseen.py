@@ -1,7 +1,7 @@
 """What a preflight foresees, as a table: how each node is made unfit, and what then becomes of its driver's pod.
 
-``FORESEEN`` are the failures that a lab can make, ``ELSEWHERE`` those that it can't, with the reason. Together they have
-every check of a preflight.
+``FORESEEN`` are nodes whose driver's pod fails, ``MADE`` the failures that are no such pod's, each with the test that makes it,
+``ELSEWHERE`` what no failure is predicted of. Together they have every check of a preflight.
 """
 
 from __future__ import annotations
@@ -126,16 +126,23 @@ FORESEEN: Final = (
     ),
 )  # fmt: skip
 
+SETTINGS, REAL, POD_SECURITY = (
+    "doctor/preflight/test_operated.py", "lab/real/test_foreseen.py", "lab/real/test_driver_container.py",
+)  # fmt: skip
+MADE: Final[Mapping[str, tuple[str, str]]] = {
+    "container runtime": (REAL, "test_cdi_that_is_off_is_predicted_and_pods_start_without_their_gpu"),
+    "disk": (REAL, "test_a_disk_without_room_is_predicted_and_the_drivers_image_does_not_fit"),
+    "Pod Security": (POD_SECURITY, "test_a_namespace_without_privileged_pods_is_predicted_and_takes_none"),
+    "other device plugins": (SETTINGS, "test_of_two_device_plugins_the_one_that_comes_last_takes_the_node"),
+    "one system per driver image": (SETTINGS, "test_an_image_by_digest_fails_on_the_node_of_another_system"),
+    "NVIDIADrivers": (SETTINGS, "test_two_nvidiadrivers_of_one_node_change_no_driver"),
+    "GDS and GDRCopy": (SETTINGS, "test_gds_with_precompiled_drivers_is_refused_and_the_drivers_stay"),
+}
+"""By the check's name: the test, by its file, that predicts a failure, makes it, and sees it happen."""
+
 ELSEWHERE: Final[Mapping[str, str]] = {
     "the node's own driver": "a note: nothing fails, as that driver is used",
-    "container runtime": "a lab's nodes have one container engine and kubelet, and both pass CDI devices on",
-    "disk": "a lab's nodes are on the disk of the machine that runs the lab, which no test may fill",
-    "other device plugins": "two plugins of one resource do not fail: the kubelet takes the one that registers last",
     "Kubernetes' version": "a note: nothing fails for sure, and a lab has one version",
-    "Pod Security": "the embedded API server has no Pod Security: tests/lab/real/test_driver_container.py makes it",
-    "one system per driver image": "an image by digest is of no release, so that no lab can play its driver",
-    "NVIDIADrivers": "the operator leaves all nodes as they are: tests/operator/test_drivers.py",
-    "GDS and GDRCopy": "the operator refuses both together: no pod is made of such settings",
     "other GPU operators": "a note: kgpu does nothing beside another operator",
 }
-"""By the check's name: why no lab makes it here."""
+"""By the check's name: why no lab makes it. They are notes alone, which predict no failure."""

@@ -38,6 +38,8 @@ SILENT: Final = {IMAGE: RegistryAnswer(exists=None, why="nvcr.io can't be reache
 PRECOMPILED: Final = choice(image=f"nvcr.io/nvidia/driver:580-{KERNEL}-ubuntu24.04", precompiled=True, version="580")
 DEBIAN: Final = choice(image="nvcr.io/nvidia/driver:580.95.05-debian13", os_tag="debian13")
 BOTTLEROCKET: Final = choice(image="nvcr.io/nvidia/driver:580.95.05-bottlerocket1.40", os_tag="bottlerocket1.40")
+DIGEST: Final = f"nvcr.io/nvidia/driver@sha256:{'0' * 64}"
+THERE: Final = RegistryAnswer(exists=True)
 NOUVEAU_BOUND: Final = [
     {"address": "0000:01:00.0", "vendor": "10de", "device": "2330", "pciClass": "030200", "driver": "nouveau"}
 ]
@@ -132,6 +134,7 @@ def test_what_is_fit_is_passed_over_in_silence(
         (DRIVER_IMAGE, (node(), host()), choice(image=""), {}),
         (KNOWS, (node(),), None, {}),
         (KNOWS, (node(), host(device="ffff")), None, {}),
+        (KNOWS, (node(), host()), choice(image=DIGEST, version=DIGEST.partition("@")[2]), {"images": {DIGEST: THERE}}),
         (DISK, (node(),), None, {}),
         (RUNTIME, (node(containerRuntimeVersion=""), host()), None, {}),
     ],
@@ -146,37 +149,6 @@ def test_what_nobody_has_looked_at_is_unknown_and_says_how_to_look(
     assert gap.nodes == (NODE,)
     assert gap.why
     assert gap.how
-
-
-@pytest.mark.parametrize(
-    ("info", "more", "rule"),
-    [
-        ({"containerRuntimeVersion": "containerd://1.6.15"}, {}, "OPR-06"),
-        ({"containerRuntimeVersion": "cri-o://1.22.1"}, {}, "OPR-06"),
-        ({"kubeletVersion": "v1.27.9"}, {}, "RUN-30"),
-        ({"containerRuntimeVersion": "cri-o://1.35.0"}, {"nri": True}, "OPR-06"),
-        ({"containerRuntimeVersion": "containerd://2.0.1"}, {"nri": True}, "OPR-06"),
-    ],
-)
-def test_a_runtime_or_kubelet_without_cdi_or_nri_is_predicted(
-    info: dict[str, str], more: dict[str, Any], rule: str
-) -> None:
-    assert ids(report(node(**info), host(), **more)) == [rule]
-
-
-@pytest.mark.parametrize(
-    ("info", "more"),
-    [
-        ({"containerRuntimeVersion": "cri-o://1.30.2"}, {}),
-        ({"containerRuntimeVersion": "containerd://1.6.15"}, {"cdi": False}),
-        ({"containerRuntimeVersion": "containerd://2.9.0"}, {}),
-    ],
-)
-def test_versions_that_nobody_tests_are_a_note(info: dict[str, str], more: dict[str, Any]) -> None:
-    found = report(node(**info), host(), **more)
-    assert [(one.id, one.is_note) for one in found.predictions] == [("OPR-06", True)]
-    assert found.exit_code == 0
-    assert verdict(found, RUNTIME) is PreflightVerdict.NOTED
 
 
 def test_a_full_disk_is_predicted_from_the_api_alone() -> None:
@@ -258,6 +230,7 @@ def test_nvidiadrivers_that_select_one_node_are_predicted_by_the_doctors_rule() 
     marked = node()
     marked["metadata"]["labels"]["pool"] = "a"
     assert ids(report(marked, host(), *pools)) == ["DRV-10"]
+    assert ids(report(marked, host(), *pools, by_objects=False)) == [], "they are off"
 
 
 def test_another_operator_is_a_note_and_hides_no_answer_about_nodes() -> None:
@@ -290,3 +263,30 @@ def test_a_remedy_changes_the_policy_that_is_there() -> None:
     assert said.steps[0].startswith("kubectl patch clusterpolicy mine")
     assert said.sureness == "certain"
     assert CERTAIN
+
+
+def side(**more: Any) -> dict[str, Any]:
+    """The document of a ClusterPolicy with GPUDirect Storage and precompiled drivers, and other keys of the driver."""
+    spec = {"driver": {"usePrecompiled": True, **more}, "gds": {"enabled": True}}
+    return {"kind": "ClusterPolicy", "metadata": {"name": "mine"}, "spec": spec}
+
+
+def test_gds_that_a_driver_does_not_go_with_is_predicted_of_what_is_to_be_installed() -> None:
+    (said,) = report(node(), host(), policy=side(), by_objects=False).failures
+    assert (said.id, said.check, said.nodes) == ("DRV-26", "GDS and GDRCopy", ())
+    assert said.steps == ("give the chart --set driver.usePrecompiled=false",)
+    (said,) = report(
+        node(), host(), policy=side(usePrecompiled=False, kernelModuleType="proprietary"), by_objects=False
+    ).failures
+    assert said.steps == ("give the chart --set driver.kernelModuleType=open",)
+    (said,) = report(node(), host(), side(), policy=side(), by_objects=False).failures
+    assert "kubectl edit clusterpolicy mine" in said.steps
+    assert ids(report(node(), host(), policy=side(usePrecompiled=False), by_objects=False)) == []
+
+
+def test_of_nvidiadrivers_only_those_that_are_in_force_are_asked() -> None:
+    spec = {"usePrecompiled": True, "gdrcopy": {"enabled": True}}
+    pool = {"kind": "NVIDIADriver", "metadata": {"name": "one"}, "spec": spec}
+    assert ids(report(node(), host(), pool)) == ["DRV-26"]
+    assert ids(report(node(), host(), pool, by_objects=False)) == []
+    assert ids(report(node(), host(), policy=side())) == [], "the policy's own driver is off then"

@@ -37,12 +37,14 @@ from kgpu.operator.objects import driver as driver_objects
 from kgpu.operator.rendering.render import render
 from tests.doctor.lab.breaking import Ground, until
 from tests.doctor.lab.labs import space
-from tests.doctor.preflight.foreseen import ELSEWHERE, FORESEEN, UBUNTU, Foreseen
+from tests.doctor.preflight.foreseen import ELSEWHERE, FORESEEN, MADE, UBUNTU, Foreseen
+from tests.doctor.preflight.test_checks import FAILS
 
 SPACE: Final = "gpu-operator"
 VERSION: Final = "570.133.20"
 IMAGE: Final = f"{names.IMAGE_REPOSITORY}:{__version__}"
 DRIVERS: Final = Selector(labels=((names.COMPONENT_LABEL, names.DRIVER_COMPONENT),))
+TESTS: Final = Path(__file__).parent.parent.parent
 BROKEN: Final = [row for row in FORESEEN if row.rule]
 pytestmark = pytest.mark.timeout(900)
 
@@ -217,9 +219,20 @@ def events(ground: Ground, row: Foreseen) -> str:
 
 
 def test_every_check_is_in_the_table() -> None:
-    made = {row.check for row in BROKEN}
-    assert made.isdisjoint(ELSEWHERE)
-    assert made | ELSEWHERE.keys() == {row.name for row in CHECKS} | {row.name for row in CLUSTER_CHECKS}
+    made = [*{row.check for row in BROKEN}, *MADE, *ELSEWHERE]
+    assert sorted(made) == sorted([row.name for row in CHECKS] + [row.name for row in CLUSTER_CHECKS])
+
+
+@pytest.mark.parametrize("check", MADE)
+def test_what_makes_the_others_is_there(check: str) -> None:
+    file, name = MADE[check]
+    assert f"def {name}(" in (TESTS / file).read_text()
+
+
+@pytest.mark.parametrize("check", ELSEWHERE)
+def test_what_no_lab_makes_predicts_no_failure(check: str) -> None:
+    assert ELSEWHERE[check].startswith("a note: ")
+    assert check not in {row[0] for row in FAILS}
 
 
 def test_each_is_predicted_before_and_nothing_of_those_that_are_fit(told: Told) -> None:

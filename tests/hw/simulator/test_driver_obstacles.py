@@ -60,6 +60,28 @@ def test_headers_that_no_list_has_and_that_are_not_there(machine: Path) -> None:
     assert met(machine, HEADERS) == ""
 
 
+@pytest.mark.parametrize(
+    ("release", "system", "fits"),
+    [
+        ('ID="rhel"\nVERSION_ID="9.4"\n', "rhel9", True),
+        ("ID=ubuntu\nVERSION_ID=24.04\n", "ubuntu24.04", True),
+        ('ID="rhel"\nVERSION_ID="9.4"\n', "ubuntu24.04", False),
+        ("ID=ubuntu\nVERSION_ID=24.04\n", "ubuntu22.04", False),
+        ("ID=ubuntu\nVERSION_ID=24.04\n", "", True),
+        ("ID=ubuntu\n", "rhel9", True),
+        ("", "rhel9", True),
+    ],
+)
+def test_an_image_of_another_system_finds_no_headers_of_the_kernel(
+    machine: Path, release: str, system: str, fits: bool
+) -> None:
+    if release:
+        write(machine / "etc/os-release", release.encode())
+    wanted = ImageDriver(version=VERSION, system=system)
+    assert ("Could not resolve Linux kernel version" in met(machine, HEADERS, wanted)) is not fits
+    assert met(machine, HEADERS, ImageDriver(version=VERSION, system=system, precompiled=True)) == ""
+
+
 def test_secure_boot_takes_what_is_signed(machine: Path) -> None:
     write(machine / SECURE_BOOT, b"\x06\0\0\0\1")
     assert "Key was rejected by service" in met(machine, SIGN)

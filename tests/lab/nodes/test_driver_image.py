@@ -9,7 +9,7 @@ import pytest
 from kgpu.base.errors import LabError
 from kgpu.formats.names import ENV_SIMULATED_MACHINE
 from kgpu.hw.simulator import container_settings
-from kgpu.hw.simulator.driver_image import PRECOMPILED
+from kgpu.hw.simulator.driver_image import PRECOMPILED, SYSTEM
 from kgpu.lab import samples
 from kgpu.lab.nodes import driver_image, machine
 from kgpu.lab.nodes.oci import OciConfig
@@ -27,7 +27,7 @@ from kgpu.lab.nodes.spec import NodeSpec
         ("driver:535.1.1-talosv1.12", "535.1.1"),
         ("nvcr.io/nvidia/driver:580-ubuntu22.04", ""),
         ("nvcr.io/nvidia/driver:550.54.15", ""),
-        ("nvcr.io/nvidia/driver@sha256:" + "0" * 64, ""),
+        (f"nvcr.io/nvidia/driver@sha256:{driver_image.digest_of('570.133.20-rhel9')}", "570.133.20"),
         ("nvcr.io/nvidia/mydriver:550.54.15-ubuntu24.04", ""),
         ("nvidia/cuda:12.5.0-base-ubuntu22.04", ""),
     ],
@@ -35,6 +35,22 @@ from kgpu.lab.nodes.spec import NodeSpec
 def test_the_release_is_in_the_tag(image: str, version: str) -> None:
     assert driver_image.version_of(image) == version
     assert driver_image.is_one(image) is bool(version)
+
+
+@pytest.mark.parametrize("digest", ["0" * 64, "f" * 64, driver_image.digest_of("570.133.20"), "ff" + "0" * 62])
+def test_there_is_nothing_of_another_digest(tmp_path: Path, digest: str) -> None:
+    image = f"nvcr.io/nvidia/driver@sha256:{digest}"
+    assert driver_image.is_one(image)
+    assert driver_image.version_of(image) == ""
+    assert f"{image}: not found" in driver_image.missing(image, tmp_path)
+    there = f"nvcr.io/nvidia/driver@sha256:{driver_image.digest_of('570.133.20-rhel9')}"
+    assert driver_image.missing(there, tmp_path) == ""
+
+
+def test_an_images_container_knows_the_system_that_it_is_made_for() -> None:
+    image = f"driver@sha256:{driver_image.digest_of('570.133.20-rhel9')}"
+    assert driver_image.on(OciConfig(env={}), Path("/hw"), image).env[SYSTEM] == "rhel9"
+    assert driver_image.on(OciConfig(env={}), Path("/hw"), "driver:570.133.20-ubuntu24.04").env[SYSTEM] == "ubuntu24.04"
 
 
 def test_an_image_is_there_for_every_branch_that_is_known(tmp_path: Path) -> None:

@@ -22,10 +22,15 @@ from kgpu.formats.names import (
     HOST_ROOT,
     IMAGE_REPOSITORY,
     KUBELET_DEVICE_PLUGIN_DIR,
+    NFD_OS_ID,
+    NFD_OS_VERSION,
 )
+from kgpu.formats.os_release import parse_os_release
 from kgpu.lab.nodes import kgpu_image, machine, starter
+from kgpu.lab.nodes.objects import node_info
 from kgpu.lab.nodes.oci import OciConfig
 from kgpu.lab.nodes.runtime import PLAIN, Runtime
+from kgpu.lab.nodes.spec import NodeSpec
 
 ADDRESS = "127.244.1.7"
 
@@ -204,9 +209,18 @@ def test_devices_and_mounts_of_a_container_are_the_nodes(its: machine.NodeMachin
 
 def test_create_files_says_what_kind_of_machine_it_is_and_keeps_what_is_there(tmp_path: Path) -> None:
     its = machine.of_node(tmp_path, tmp_path, gpus=False)
-    machine.create_files(its)
+    machine.create_files(its, {})
     assert "24.04" in (its.root / "etc/os-release").read_text()
     assert (its.root / "proc/sys/kernel/osrelease").read_bytes() == Path("/proc/sys/kernel/osrelease").read_bytes()
     (its.root / "etc/os-release").write_text("ID=mine\n")
-    machine.create_files(its)
+    machine.create_files(its, {})
     assert (its.root / "etc/os-release").read_text() == "ID=mine\n"
+
+
+def test_a_node_runs_the_system_that_its_labels_name(tmp_path: Path) -> None:
+    labels = {NFD_OS_ID: "rhel", NFD_OS_VERSION: "9.4"}
+    its = machine.of_node(tmp_path, tmp_path, gpus=False)
+    machine.create_files(its, labels)
+    assert parse_os_release((its.root / "etc/os-release").read_text())["ID"] == "rhel"
+    assert node_info(NodeSpec(name="a", profile="cpu", labels=labels), "boot")["osImage"] == "rhel 9.4"
+    assert machine.os_release({NFD_OS_ID: "rhel"}) == machine.os_release({})

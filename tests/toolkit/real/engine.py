@@ -30,6 +30,7 @@ RUN_S: Final = 60.0
 # The machine's spec folders stay out of sight: the engine has its own /run, and its own /etc/cdi where there is
 # something in one. An empty one may be a lab's, which takes it away when nobody is on it.
 _SETUP: Final = """set -e
+{room}
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/cdi
 mount --bind {specs} /run/cdi
@@ -47,7 +48,8 @@ wait
 _WITHOUT_KUBERNETES: Final = """version = 3
 disabled_plugins = ["io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri"]
 """
-_CONFIG: Final = """root = "{folder}/root"
+_ROOM: Final = "mkdir -p {root}; mount -t tmpfs -o size={room} tmpfs {root}"
+_CONFIG: Final = """root = "{root}"
 state = "/run/kgpu-engine/state"
 [grpc]
 address = "{socket}"
@@ -75,10 +77,15 @@ class Done:
 
 
 class Engine:
-    """One containerd; ``start`` and ``stop`` it. Spec files go into ``specs``."""
+    """One containerd; ``start`` and ``stop`` it. Spec files go into ``specs``.
 
-    def __init__(self, folder: Path, bin_dir: Path) -> None:
+    Its images are in ``root``, below ``folder`` if none is given; with ``room`` that is a file system of its own in
+    memory, of so many bytes (``64m``).
+    """
+
+    def __init__(self, folder: Path, bin_dir: Path, *, root: Path | None = None, room: str = "") -> None:
         self.folder, self.bin = folder, bin_dir
+        self.root, self._room = root or folder / "root", room
         self.specs = folder / "cdi"
         self.cgroup = f"kgpu-engine-{os.getpid()}-{next(_engines)}"
         self._snapshotter = bootstrap.snapshotter(folder)
@@ -91,8 +98,10 @@ class Engine:
     def start(self) -> None:
         self.specs.mkdir(parents=True, exist_ok=True)
         config = self.folder / "config.toml"
-        config.write_text(_WITHOUT_KUBERNETES + _CONFIG.format(folder=self.folder, socket=SOCKET))
-        script = _SETUP.format(specs=self.specs, bin=self.bin, config=config, log=self.folder / "containerd.log")
+        config.write_text(_WITHOUT_KUBERNETES + _CONFIG.format(folder=self.folder, root=self.root, socket=SOCKET))
+        room = _ROOM.format(root=self.root, room=self._room) if self._room else ""
+        log = self.folder / "containerd.log"
+        script = _SETUP.format(room=room, specs=self.specs, bin=self.bin, config=config, log=log)
         self._cgroups = cgroups.create(self.cgroup)
         with lock.machine():  # no lab makes or removes its folders until the engine's mounts are there
             self._folders = [one for one in mountpoints.claim([CDI_STATIC_DIR]) if os.path.isdir(one)]

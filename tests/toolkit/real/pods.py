@@ -59,11 +59,12 @@ class NriEngine(Engine):
         self.specs.mkdir(parents=True, exist_ok=True)
         config = self.folder / "config.toml"
         more = _CONFIG.format(snapshotter=self._snapshotter, pause=PAUSE_IMAGE, bin=self.bin, nri=NRI)
-        config.write_text("version = 3\n" + engine._CONFIG.format(folder=self.folder, socket=SOCKET) + more)
+        common = engine._CONFIG.format(folder=self.folder, root=self.root, socket=SOCKET)
+        config.write_text(f"version = 3\n{common}{more}")
         assert _START in engine._SETUP
         script = engine._SETUP.replace(_START, _AGAIN)
         log = self.folder / "containerd.log"
-        script = script.format(specs=self.specs, bin=self.bin, config=config, log=log)
+        script = script.format(room="", specs=self.specs, bin=self.bin, config=config, log=log)
         self._cgroups = cgroups.create(self.cgroup)
         self._process = subprocess.Popen(
             signals.with_defaults(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
+from kgpu.base.plain import mapping
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import remedies
+from kgpu.doctor import cluster_policy, remedies
 from kgpu.doctor.model import CERTAIN, Evidence, Finding, Level, Subject
 from kgpu.doctor.preflight import operators
 from kgpu.doctor.preflight.model import Answer, ClusterPreflight, PreflightScene
 from kgpu.doctor.rules.driver.versions import ONE_RELEASE, not_together, overlapping
 from kgpu.doctor.rules.operator.sentences import PSA, allow_privileged
+from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats.support import KUBERNETES, dotted
 
+_COMPILED: Final = Remedy("give the chart --set driver.usePrecompiled=false")
+_OPEN: Final = Remedy("give the chart --set driver.kernelModuleType=open")
 _LEVELS: Final = frozenset({"baseline", "restricted"})
 
 
@@ -57,13 +62,20 @@ def _one_system(scene: PreflightScene) -> Answer:
 
 
 def _drivers(scene: PreflightScene) -> Answer:
-    """DRV-10, by the doctor's own rule: NVIDIADrivers that select the same node."""
-    return next(iter(overlapping(scene.snapshot)), None)
+    """DRV-10, by the doctor's own rule: NVIDIADrivers that select the same node; they do nothing while they are off."""
+    return next(iter(overlapping(scene.snapshot)), None) if scene.intent.by_objects else None
 
 
 def _together(scene: PreflightScene) -> Answer:
-    """DRV-26, by the doctor's own rule."""
-    return next(iter(not_together(scene.snapshot)), None)
+    """DRV-26, by the doctor's own rule, of what is to be installed."""
+    intent = scene.intent
+    drivers = [one.data for one in scene.snapshot.all("NVIDIADriver")]
+    policy = [intent.policy] if intent.policy else []
+    found = next(iter(not_together(Snapshot.of(drivers if intent.by_objects else policy))), None)
+    if found is None or intent.by_objects or cluster_policy.in_force(scene.snapshot) is not None:
+        return found
+    precompiled = mapping(mapping(intent.policy.get("spec")).get("driver")).get("usePrecompiled") is True
+    return replace(found, remedy=(_COMPILED if precompiled else _OPEN,))
 
 
 def _kubernetes(scene: PreflightScene) -> Answer:

@@ -23,6 +23,7 @@ _SYSTEM: Final = re.compile(r"[a-z-]+")
 _NO_DRIVER: Final = Remedy("where the nodes have a driver of their own, give the chart --set driver.enabled=false")
 _COMPILED: Final = Remedy("give the chart --set driver.usePrecompiled=false")
 _VERSION: Final = Remedy("set driver.version to a release that has an image for the system")
+_NOTES: Final = "NVIDIA's release notes of the driver list the GPUs that it supports"
 _CLOSED: Final = Remedy("give the chart --set driver.kernelModuleType=auto")
 
 
@@ -128,8 +129,12 @@ def _own_driver(scene: NodeScene) -> Answer:
 
 def _knows_gpus(scene: NodeScene) -> Answer:
     """KRN-09, KRN-07 and KRN-08: the branch, or the flavour of its module, is not for these GPUs."""
+    if not scene.takes_driver:
+        return None
+    if "@sha256:" in scene.driver.image:
+        return Missing("whether the driver knows the node's GPUs", "a digest tells no version", _NOTES)
     branch = parse(scene.driver.version)[:1]
-    if not scene.takes_driver or not branch:
+    if not branch:
         return None
     host = scene.host
     if host is None or host.pci is None:
@@ -143,7 +148,7 @@ def _knows_gpus(scene: NodeScene) -> Answer:
         return Missing(
             f"whether the driver knows the GPU 10de:{strange[0].device}",
             "kgpu's table does not have it: it is newer than this kgpu, or no GPU for computing",
-            "NVIDIA's release notes of the driver list the GPUs that it supports",
+            _NOTES,
         )
     return None
 

@@ -57,13 +57,20 @@ class DriverChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What is to be installed. ``source`` says where that was read; ``drivers`` are by node."""
+    """What is to be installed. ``source`` says where that was read; ``drivers`` are by node.
+
+    ``toolkit``: kgpu writes the container runtimes' configs. ``by_objects``: NVIDIADrivers choose the nodes' drivers.
+    ``policy`` is the ClusterPolicy that there would be, {} where that is not told.
+    """
 
     source: str
     namespace: str
     drivers: Mapping[str, DriverChoice] = field(default_factory=dict)
     cdi: bool = True
     nri: bool = False
+    toolkit: bool = True
+    by_objects: bool = True
+    policy: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

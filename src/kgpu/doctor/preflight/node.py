@@ -1,4 +1,4 @@
-"""Checks of the rest of a node: its container runtime and kubelet, its disk, and who offers its GPUs already."""
+"""Checks of the rest of a node: its disk, and who offers its GPUs already."""
 
 from __future__ import annotations
 
@@ -9,55 +9,15 @@ from kgpu.doctor import matching
 from kgpu.doctor.host_facts import DiskSpace
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import PLUGIN
-from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Missing, Subject
+from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Missing, Subject
 from kgpu.doctor.preflight.model import PROBE, Answer, NodePreflight, NodeScene
 from kgpu.doctor.preflight.operators import of_kgpu
-from kgpu.formats.support import CDI_DEVICES, CDI_RUNTIMES, NRI, RUNTIMES, Supported, dotted, parse
 
 ROOM: Final = 4 << 30
 """Bytes that the images of a driver and of kgpu take once they are unpacked: an estimate on the safe side."""
 KEPT_FREE: Final = 0.10
 """The kubelet evicts pods when less of its disk is free (``nodefs.available<10%``, Kubernetes' default)."""
-_RUNTIME: Final = "status.nodeInfo.containerRuntimeVersion"
 _MAKE_ROOM: Final = "crictl rmi --prune; df -h /var/lib/containerd /var/lib/kubelet"
-
-
-def _runtime(scene: NodeScene) -> Answer:
-    """OPR-06 and RUN-30: CDI and NRI need a runtime and a kubelet that have them."""
-    runtime, version = scene.node.runtime
-    kubelet = scene.node.kubelet
-    if not version:
-        return Missing("the versions of the container runtime and the kubelet", "only the cluster's Node says them",
-                       "kgpu preflight, with a kubeconfig")  # fmt: skip
-    intent = scene.scene.intent
-    nri = NRI.get(runtime) if intent.nri else None
-    if nri is not None and (not nri.ranges or not nri.has(parse(version))):
-        return _version(scene, f"{nri.what}, {version}: {nri.words}", nri, _RUNTIME)
-    if intent.cdi and not CDI_DEVICES.has(parse(kubelet)):
-        cause = f"pods will start without a GPU: the kubelet {kubelet} passes no CDI devices ({CDI_DEVICES.lowest})"
-        return _version(scene, cause, CDI_DEVICES, "status.nodeInfo.kubeletVersion", rule="RUN-30")
-    row = RUNTIMES.get(runtime)
-    if row is None or row.has(parse(version)):
-        return None
-    if intent.cdi and parse(version) < CDI_RUNTIMES.get(runtime, ()):
-        first = dotted(CDI_RUNTIMES[runtime])
-        cause = f"pods will start without a GPU: {row.what} {version} knows no CDI devices ({row.what} {first} does)"
-        return _version(scene, cause, row, _RUNTIME)
-    return _version(scene, f"{row.what} {version} is tested by nobody: {row.words}", row, _RUNTIME, note=True)
-
-
-def _version(
-    scene: NodeScene, cause: str, row: Supported, field: str, *, rule: str = "OPR-06", note: bool = False
-) -> Finding:
-    return Finding(
-        id=rule,
-        subject=Subject("Node", scene.name),
-        cause=cause,
-        evidence=(scene.node.cite(field),),
-        remedy=(Remedy(row.remedy),),
-        confidence=CERTAIN,
-        level=Level.NOTE if note else Level.PROBLEM,
-    )
 
 
 def _disk(scene: NodeScene) -> Answer:
@@ -136,7 +96,6 @@ def _is_own(scene: NodeScene, pod: Pod) -> bool:
 
 
 CHECKS: Final = (
-    NodePreflight(name="container runtime", id="OPR-06", look=_runtime),
     NodePreflight(name="disk", id="IMG-02", look=_disk),
     NodePreflight(name="other device plugins", id="OPR-20", look=_others),
 )

@@ -15,7 +15,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching
 from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import Evidence, Finding, Level, Missing
-from kgpu.doctor.preflight import cluster, driver, kernel, node
+from kgpu.doctor.preflight import cluster, driver, kernel, node, runtime
 from kgpu.doctor.preflight.model import (
     PROBE,
     Answer,
@@ -32,7 +32,9 @@ from kgpu.doctor.preflight.model import (
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats.names import NFD_PREFIX
 
-CHECKS: Final[tuple[NodePreflight, ...]] = (*kernel.CHECKS, *driver.CHECKS, *node.CHECKS)
+CHECKS: Final[tuple[NodePreflight, ...]] = (
+    *kernel.CHECKS, *driver.CHECKS, *runtime.CHECKS, *node.CHECKS,
+)  # fmt: skip
 CLUSTER_CHECKS: Final[tuple[ClusterPreflight, ...]] = cluster.CHECKS
 GPUS: Final = "GPUs"
 """The check of whether a node has any."""

@@ -35,6 +35,8 @@ FILES: Final = "/usr/share/kgpu/driver"
 RUN: Final = "run/nvidia"
 PRECOMPILED, MODULE_TYPE = "KERNEL_VERSION", "KERNEL_MODULE_TYPE"
 """Variables: the kernel that an image's modules are built for, which the image has, and which modules are wanted."""
+SYSTEM: Final = "DRIVER_SYSTEM"
+"""Variable of a lab's image: the operating system that it is made for, as tags name it."""
 STATE, PID, DAEMONS = "nvidia-driver.state", "nvidia-driver.pid", "validations/.driver-daemons-status"
 CRASH_SECONDS: Final = 3.0
 _LOOK_SECONDS: Final = 1.0
@@ -65,7 +67,8 @@ class PhaseFailedError(Exception):
 class Installation:
     """One start of the container. ``machine`` is the machine's root, ``files`` the image's own of the driver.
 
-    ``precompiled``: the image has its modules built and signed. ``module_type``: auto, open or proprietary.
+    ``precompiled``: the image has its modules built and signed. ``module_type``: auto, open or proprietary. ``system``
+    is the one that the image is made for, such as ``rhel9``, "" where that is not known.
     """
 
     machine: Path
@@ -74,6 +77,7 @@ class Installation:
     digest: str = ""
     precompiled: bool = False
     module_type: str = "auto"
+    system: str = ""
 
     def run(self) -> ContainerDriver:
         """Install, load and show the driver. Returns the machine's settings. Raises PhaseFailedError, UserError."""
@@ -126,7 +130,9 @@ class Installation:
 
     def _meet(self, phase: str) -> None:
         """End where the machine is in the way of a phase. Raises PhaseFailedError."""
-        wanted = ImageDriver(version=self.version, precompiled=self.precompiled, module_type=self.module_type)
+        wanted = ImageDriver(
+            version=self.version, precompiled=self.precompiled, module_type=self.module_type, system=self.system
+        )
         found = driver_obstacles.obstacle(self.machine, wanted, phase)
         if found is not None:
             kernel_log.say(self.machine, *found.kernel)
@@ -177,7 +183,7 @@ def _drive(machine: Path, env: Mapping[str, str]) -> int:
     installation = Installation(
         machine=machine, files=Path(FILES), version=env.get("DRIVER_VERSION", ""),
         digest=env.get(names.ENV_DRIVER_CONFIG_DIGEST, ""), precompiled=bool(env.get(PRECOMPILED)),
-        module_type=env.get(MODULE_TYPE) or "auto",
+        module_type=env.get(MODULE_TYPE) or "auto", system=env.get(SYSTEM, ""),
     )  # fmt: skip
     try:
         wanted = installation.run()

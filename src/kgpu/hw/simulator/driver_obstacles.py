@@ -1,8 +1,8 @@
 """What of a simulated machine keeps a driver's container from its end, in the words of the real ones. It only reads.
 
-A real container finds its headers in the repositories of the node's system, its kernel takes what is signed, and its
-module starts the GPUs that it knows. Here the machine's files say all of that: the lists of its packages, the variable
-of its firmware, and the devices on its bus.
+A real container finds its headers in the repositories of the system that its image is made for, the node's kernel takes
+what is signed, and the module starts the GPUs that it knows. Here the machine's files say all of that: its release, the
+lists of its packages, the variable of its firmware, and the devices on its bus.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.formats.gpu_generations import GpuGeneration, generation_of
+from kgpu.formats.os_release import parse_os_release
 from kgpu.formats.support import parse
 
 HEADERS, SIGN, LOAD = "headers", "sign", "load"
@@ -32,12 +33,13 @@ _NO_GSP: Final = (
 class ImageDriver:
     """The driver in an image. ``precompiled``: its modules are built already, and the system's maker has signed them.
 
-    ``module_type``: auto, open or proprietary.
+    ``module_type``: auto, open or proprietary. ``system`` is the one that the image is made for, "" if not known.
     """
 
     version: str
     precompiled: bool = False
     module_type: str = "auto"
+    system: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +63,27 @@ def obstacle(machine: Path, wanted: ImageDriver, phase: str) -> DriverObstacle |
 def _headers(machine: Path, wanted: ImageDriver) -> DriverObstacle | None:
     kernel = _line(machine / "proc/sys/kernel/osrelease")
     lists = sorted((machine / "var/lib/apt/lists").glob("*_Packages"))
-    if wanted.precompiled or not kernel or not lists or (machine / "lib/modules" / kernel / "build").exists():
+    if wanted.precompiled or not kernel:
         return None
-    package = f"Package: linux-headers-{kernel}"
-    if any(package in path.read_text(errors="replace").splitlines() for path in lists):
-        return None
+    if not _is_strange(machine, wanted.system):
+        if not lists or (machine / "lib/modules" / kernel / "build").exists():
+            return None
+        package = f"Package: linux-headers-{kernel}"
+        if any(package in path.read_text(errors="replace").splitlines() for path in lists):
+            return None
     words = f"E: Unable to locate package linux-headers-{kernel}\nCould not resolve Linux kernel version"
     return DriverObstacle(phase=HEADERS, words=words)
+
+
+def _is_strange(machine: Path, system: str) -> bool:
+    """Whether the machine runs another system than the image's, whose repositories do not have its kernel."""
+    path = machine / "etc/os-release"
+    release = parse_os_release(path.read_text(errors="replace")) if path.is_file() else {}
+    name, version = release.get("ID", ""), release.get("VERSION_ID", "")
+    return bool(system and name and version) and system not in (
+        f"{name}{version}",
+        f"{name}{version.partition('.')[0]}",
+    )
 
 
 def _signature(machine: Path, wanted: ImageDriver) -> DriverObstacle | None:

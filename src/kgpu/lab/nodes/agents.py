@@ -106,7 +106,7 @@ async def create_files(spec: NodeSpec, its: NodeMachine) -> None:
         if spec.has_gpus:
             prepare(spec)
             await asyncio.to_thread(make_hardware, spec, its.root)
-        await asyncio.to_thread(machine.create_files, its)
+        await asyncio.to_thread(machine.create_files, its, spec.labels)
     except UserError as error:
         log.warning("node %s: %s", spec.name, error.one_line())
 

@@ -23,6 +23,8 @@ from kgpu.formats.names import (
     DRIVER_INSTALL_DIR,
     KUBELET_DEVICE_PLUGIN_DIR,
     KUBELET_ROOT,
+    NFD_OS_ID,
+    NFD_OS_VERSION,
     RUN_DIR,
     STATE_DIR,
 )
@@ -33,7 +35,15 @@ HARDWARE: Final = "hw"
 PLUGINS: Final = "dp"  # the kubelet's folder of device plugins
 # What says what a machine is: nodes have this one's processor and kernel, and the system that their Nodes tell.
 COPIED: Final = ("proc/cpuinfo", "proc/sys/kernel/osrelease")
-OS_RELEASE: Final = 'ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04.2 LTS"\n'
+_UBUNTU: Final = {"ID": "ubuntu", "VERSION_ID": "24.04", "PRETTY_NAME": "Ubuntu 24.04.2 LTS"}
+
+
+def os_release(labels: Mapping[str, str]) -> dict[str, str]:
+    """The system of a node that is registered with these labels: the one that discovery's labels name, else Ubuntu."""
+    name, version = labels.get(NFD_OS_ID, ""), labels.get(NFD_OS_VERSION, "")
+    if not (name and version) or (name, version) == (_UBUNTU["ID"], _UBUNTU["VERSION_ID"]):
+        return _UBUNTU
+    return {"ID": name, "VERSION_ID": version, "PRETTY_NAME": f"{name} {version}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +103,10 @@ def of_node(folder: Path, sockets: Path, *, gpus: bool, container_driver: bool =
     )
 
 
-def create_files(machine: NodeMachine) -> None:
-    """Create the files in its ``/`` that describe the machine. Raises HostError."""
-    for name, content in {"etc/os-release": OS_RELEASE.encode(), **{path: _content(path) for path in COPIED}}.items():
+def create_files(machine: NodeMachine, labels: Mapping[str, str]) -> None:
+    """Create the files in its ``/`` that describe the machine of a node with these labels. Raises HostError."""
+    system = "".join(f'{key}="{value}"\n' for key, value in os_release(labels).items())
+    for name, content in {"etc/os-release": system.encode(), **{path: _content(path) for path in COPIED}}.items():
         place = machine.root / name
         try:
             if content and not place.exists():

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from kgpu.formats.names import LABEL_INSTANCE_TYPE, LABEL_INSTANCE_TYPE_BETA, LABEL_LIGHT, OS_LABEL
 from kgpu.kube.port import Object
+from kgpu.lab.nodes.machine import os_release
 from kgpu.lab.nodes.spec import NodeSpec
 
 KUBELET_VERSION: Final = "v1.35.4"
@@ -115,7 +116,7 @@ def node_info(spec: NodeSpec, boot: str) -> dict[str, str]:
         "kubeletVersion": KUBELET_VERSION,
         "machineID": machine,
         "operatingSystem": "linux",
-        "osImage": "Ubuntu 24.04.2 LTS",
+        "osImage": os_release(spec.labels)["PRETTY_NAME"],
         "systemUUID": str(uuid.UUID(machine)),
     }
 

@@ -467,40 +467,50 @@ ONE_RELEASE: Final = (
     "DRV-29",
     "Two releases of the system, one driver",
     Place.DRIVER,
-    explains=_BELOW,
+    explains=(*_BELOW, "KRN-01", "SCH-03"),
+    by_hand=True,
     rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
 )
 def two_systems(snapshot: Snapshot) -> Iterator[Finding]:
-    """The operator's driver DaemonSet expects all GPU nodes to run one release."""
-    if any(snapshot.all("NVIDIADriver")):
-        return
+    """A driver's image is made for one release of the system. An operator with one DaemonSet of drivers, and an image
+    by digest, give all GPU nodes the same.
+    """
     pods = [
         pod for pod in matching.pods_of_part(snapshot, DRIVER, vendor=matching.NVIDIA) if pod.node in snapshot.nodes
     ]
-    good = {snapshot.nodes[pod.node].os_image: pod.node for pod in pods if pod.ready}
     bad = [pod for pod in pods if not pod.ready and matching.failing(pod)]
-    strange = [
-        pod for pod in bad if snapshot.nodes[pod.node].os_image and snapshot.nodes[pod.node].os_image not in good
-    ]
-    if not good or not strange or len(strange) != len(bad):
-        return
-    node, working_node = snapshot.nodes[strange[0].node], snapshot.nodes[next(iter(good.values()))]
-    failing = matching.failing(strange[0])
-    yield Finding(
-        subject=strange[0].subject,
+    for image in dict.fromkeys(map(_image_of, bad)):
+        mine = [pod for pod in bad if _image_of(pod) == image]
+        good = {snapshot.nodes[pod.node].os_image: pod.node for pod in pods if pod.ready and _image_of(pod) == image}
+        strange = [pod for pod in mine if (name := snapshot.nodes[pod.node].os_image) and name not in good]
+        if image and good and len(strange) == len(mine):
+            yield _strange(snapshot, strange, next(iter(good.values())))
+
+
+def _image_of(pod: Pod) -> str:
+    return next((one.image for one in pod.containers if not one.init), "")
+
+
+def _strange(snapshot: Snapshot, pods: list[Pod], works_on: str) -> Finding:
+    """The pods fail that have the image of a driver that works on a node of another release."""
+    node, working_node = snapshot.nodes[pods[0].node], snapshot.nodes[works_on]
+    failing = matching.failing(pods[0])
+    return Finding(
+        subject=pods[0].subject,
         cause=(
-            f"{strange[0]} fails on node {node.name} with {node.os_image}; the driver works on nodes with "
-            f"{working_node.os_image}: one driver DaemonSet wants one release on all GPU nodes"
+            f"{pods[0]} fails on node {node.name} with {node.os_image}; its image works on nodes with "
+            f"{working_node.os_image}: a driver's image is made for one release of the system"
         ),
         evidence=(
+            *(one.cite("image") for one in pods[0].containers if one.image == _image_of(pods[0])),
             node.cite("status.nodeInfo.osImage"),
             working_node.cite("status.nodeInfo.osImage"),
             *((failing.cite_status(),) if failing else ()),
         ),
         remedy=ONE_RELEASE,
         confidence=LIKELY,
-        nodes=tuple(dict.fromkeys(pod.node for pod in strange)),
-        pods=tuple(pod.path for pod in strange),
+        nodes=tuple(dict.fromkeys(pod.node for pod in pods)),
+        pods=tuple(pod.path for pod in pods),
     )
 
 

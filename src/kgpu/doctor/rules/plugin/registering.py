@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching, messages, remedies
+from kgpu.doctor import cluster_policy, matching, messages, remedies
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import GFD, PLUGIN
 from kgpu.doctor.messages import Hit
@@ -18,12 +18,16 @@ from kgpu.doctor.signs import EVENT, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import plugin_off
 from kgpu.doctor.waiting import waiting
-from kgpu.formats import names
+from kgpu.formats import agent_report, names
 
 _REFUSED: Final = re.compile(r"UnexpectedAdmissionError|OutOf(?P<resource>[\w.-]+/[\w.-]+)")
 _NO_DEVICE: Final = re.compile(
     r"no healthy devices present|requested number of devices unavailable|Insufficient|OutOf|was unexpected"
 )
+
+
+_ROLE, _RUNNING = "deviceplugin", "running"
+"""Of kgpu's agent, as its report has them."""
 
 
 def replaced(snapshot: Snapshot) -> Iterator[Finding]:
@@ -202,11 +206,10 @@ def _requested_resources(snapshot: Snapshot) -> frozenset[str]:
 def twice(snapshot: Snapshot) -> Iterator[Finding]:
     """A DaemonSet from a manifest and the operator's run side by side; each registers the same resource."""
     by_node: dict[tuple[str, str], list[Pod]] = {}
-    for vendor in (matching.NVIDIA, matching.AMD, matching.GAUDI, matching.INTEL):
-        for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=vendor):
-            # Without a directory of its node no socket reaches the kubelet, whatever its name.
-            if pod.node and not pod.ended and not pod.deleting and (is_mighty(pod) or not pod.uid):
-                by_node.setdefault((pod.node, vendor), []).append(pod)
+    for vendor, pod in _plugins(snapshot):
+        # Without a directory of its node no socket reaches the kubelet, whatever its name.
+        if pod.node and not pod.ended and not pod.deleting and (is_mighty(pod) or not pod.uid):
+            by_node.setdefault((pod.node, vendor), []).append(pod)
     groups: dict[tuple[str, ...], list[tuple[str, list[Pod]]]] = {}
     for (node, _), pods in by_node.items():
         owners = tuple(sorted({f"{pod.namespace}/{pod.owner or pod.name}" for pod in pods}))
@@ -223,11 +226,37 @@ def twice(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=tuple(pod.cite("metadata.ownerReferences[0].name") for pod in pods[:3]),
             remedy=(
                 Remedy("delete the one that you did not mean to have; each of these ends one of them:"),
-                *dict.fromkeys(Remedy("kubectl -n {} delete {} {}", pod.namespace, *_maker(pod)) for pod in pods),
+                *dict.fromkeys(_end(snapshot, pod) for pod in pods),
             ),
             confidence=CERTAIN,
             nodes=tuple(node for node, _ in rows),
         )
+
+
+def _plugins(snapshot: Snapshot) -> Iterator[tuple[str, Pod]]:
+    """Vendor and pod of each device plugin. kgpu's agent is one where its report on the node has that role running."""
+    for vendor in (matching.NVIDIA, matching.AMD, matching.GAUDI, matching.INTEL):
+        yield from ((vendor, pod) for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=vendor))
+    yield from ((matching.NVIDIA, pod) for pod in _agents(snapshot))
+
+
+def _agents(snapshot: Snapshot) -> list[Pod]:
+    """The agents that are their nodes' device plugins."""
+    pods = matching.pods_of_part(snapshot, matching.AGENT, vendor=matching.NVIDIA)
+    return [pod for pod in pods if (node := snapshot.nodes.get(pod.node)) is not None and _is_plugin(node)]
+
+
+def _is_plugin(node: Node) -> bool:
+    report = agent_report.decode(node.annotations.get(names.ROLES_ANNOTATION, ""))
+    role = report.roles.get(_ROLE) if report is not None else None
+    return role is not None and role.state == _RUNNING
+
+
+def _end(snapshot: Snapshot, pod: Pod) -> Remedy:
+    """What ends one of two plugins: for kgpu's agent, which does more, a setting."""
+    if pod in _agents(snapshot):
+        return cluster_policy.change(snapshot, {"devicePlugin": {"enabled": False}})
+    return Remedy("kubectl -n {} delete {} {}", pod.namespace, *_maker(pod))
 
 
 def _maker(pod: Pod) -> tuple[str, str]:

@@ -41,10 +41,8 @@ def machine(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     return (node.cite("status.nodeInfo.architecture"),) if node else ()
 
 
-@rule("IMG-02", "Evicted for the disk", Place.CLUSTER)
 def evicted(snapshot: Snapshot) -> Iterator[Finding]:
-    """The kubelet evicts pods when the node's disk is nearly full; large images and models fill it."""
-    # Pods that the kubelet evicted because the node's disk was full, unless replacements run already.
+    """IMG-02 by pods that the kubelet evicted because the node's disk was full, unless replacements run already."""
     for pod in snapshot.pods.values():
         if pod.reason != "Evicted" or "ephemeral-storage" not in pod.message or not matching.uses_accelerators(pod):
             continue
@@ -151,6 +149,27 @@ RULES: Final = rules_of(
         explain="The runtime gives up when a layer makes no progress; slow registries and full disks do that.",
         proof=of_gpu,
         explains=_BELOW,
+    ),
+    Sign(
+        id="IMG-02",
+        title="The node's disk is full",
+        place=Place.CLUSTER,
+        pattern=_IMAGE + r"no space left on device",
+        words="no space left on device",
+        where=(EVENT, STATUS),
+        cause="{who}: {image} does not fit on the disk of node {node}",
+        remedy=(
+            "on node {node}:",
+            "crictl rmi --prune; df -h /var/lib/containerd /var/lib/kubelet",
+            "give the folder of the runtime's images a bigger disk",
+        ),
+        explain=(
+            "Images that don't fit can't be unpacked, and the kubelet evicts pods when the node's disk is nearly full; "
+            "large images and models fill it."
+        ),
+        confidence=CERTAIN,
+        proof=of_gpu,
+        besides=evicted,
     ),
     Sign(
         id="IMG-03",
