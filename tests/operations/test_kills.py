@@ -14,6 +14,8 @@ from kgpu.operations.config import OperationBudget, Share
 from tests.budget import count
 from tests.operations.orders import Processes, Watched
 from tests.operations.sim_drivers import wanted
+from tests.operations.sim_mig import SMALL, Ends, ask
+from tests.operations.sim_mig import spec as cut
 from tests.operations.world import Cluster, Engine
 
 SECONDS = 30.0
@@ -34,6 +36,8 @@ class Story:
     drivers: tuple[str, ...] = ()
     """One of these digests runs in the end."""
     spec: Mapping[str, object] = field(default_factory=dict)
+    slices: tuple[Mapping[str, int], ...] = ({},)
+    """GPU-1 has one of these layouts in the end."""
 
     @property
     def bundle(self) -> bool:
@@ -108,6 +112,23 @@ def _changed_again(cluster: Cluster) -> None:
     cluster.drivers.template = "3"
 
 
+def _asking(ends: Ends = Ends.DONE) -> Callable[[Cluster], None]:
+    """The node asks for GPU-1 to be cut, which two of three pods hold."""
+
+    def begin(cluster: Cluster) -> None:
+        _pods(cluster)
+        agent = cluster.machines["n1"].agent
+        agent.holders, agent.mig.ends = ["web-0", "web-1"], ends
+        ask(cluster, "n1", "r1")
+
+    return begin
+
+
+def _asking_past_a_budget(cluster: Cluster) -> None:
+    _asking()(cluster)
+    cluster.budgets["default", "web-1"] = (429, "Cannot evict pod", (("DisruptionBudget", "needs 3"),))
+
+
 _UPGRADE = {"driver": wanted()}
 _GPU = {"gpus": ["GPU-1"]}
 _FORCED = {"drain": {"timeoutSeconds": 5, "onTimeout": "Force"}}
@@ -156,6 +177,20 @@ STORIES = {
         _old_driver, lambda cluster: cluster.uncordon("n1"), "Complete", "Cancelled", "DriverUpgrade",
         drivers=("1", "2"), spec=_UPGRADE,
     ),
+    "GPUs cut anew": Story(_asking(), lambda _: None, "Complete", "Succeeded", "MigChange", spec=cut(), slices=(SMALL,)),
+    "GPUs cut anew after a reset": Story(
+        _asking(), lambda _: None, "Complete", "Succeeded", "MigChange", spec=cut(release=True), slices=(SMALL,)
+    ),
+    "GPUs cut anew on an empty node": Story(
+        _asking(), lambda _: None, "Complete", "Succeeded", "MigChange", spec=cut(drain="node"), slices=(SMALL,)
+    ),
+    "GPUs that can't be cut": Story(_asking(Ends.FAILED), lambda _: None, "Failed", "TransientFailure", "MigChange", spec=cut()),
+    "GPUs cut anew, cancelled too late": Story(
+        _asking(), lambda cluster: cluster.say("m", cancel=True), "Complete", "Cancelled", "MigChange", spec=cut(), slices=(SMALL,)
+    ),
+    "GPUs cut anew past a budget": Story(
+        _asking_past_a_budget, lambda _: None, "Failed", "TransientFailure", "MigChange", spec=cut()
+    ),
     "an agent that refuses": Story(_refusing_agent, lambda _: None, "Failed", "PermanentFailure", "GpuReset", spec=_GPU),
 }  # fmt: skip
 
@@ -203,6 +238,8 @@ async def test_nothing_is_left_behind_by_a_kill(name: str) -> None:
             assert cluster.bundles() == (["kgpu-evidence-m"] if story.bundle else []), die_at
             assert machine.reset_gpus == [("GPU-1",)] * story.resets, die_at
             assert not cluster.order("n1"), die_at
+            assert machine.agent.mig.layouts["GPU-1"] in story.slices, die_at
+            assert len(machine.agent.mig.cut) <= 1, die_at
             assert not cluster.marked("n1"), die_at
             assert {where for where, _ in cluster.deletions} == set(story.forced), die_at
             assert cluster.pods_on("n1") - set(cluster.driver_pods("n1")) <= {"web-0", "web-1", "web-2", "bare"}, die_at
