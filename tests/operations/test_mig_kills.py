@@ -5,6 +5,7 @@ layout that was asked for or the one of before, and the node is told which.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ class MigCluster(Cluster):
         self.most = max(self.most, len(open_ones))
         return made
 
-    async def patch(self, resource: Resource, name: str, change: Object, **more: object) -> Object:
+    async def patch(self, resource: Resource, name: str, change: Object, **more: Any) -> Object:
         patched: Object = await self._counted(lambda: super(MigCluster, self).patch(resource, name, change, **more))
         return patched
 
