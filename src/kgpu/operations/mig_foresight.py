@@ -6,14 +6,16 @@ which pod holds which, only the node's agent knows; where the config concerns al
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kgpu.base.errors import ConfigError
-from kgpu.formats import names
-from kgpu.formats.mig_config import MigEntry
+from kgpu.formats import names, yaml_text
+from kgpu.formats.mig_config import MigEntry, parse_mig_configs
+from kgpu.formats.mig_default_configs import default_configs
 from kgpu.formats.mig_geometry import Geometry, find, fits, geometry_of
 
 MAX_GPUS: Final = 64
@@ -96,7 +98,7 @@ def foresee(node: LabelledNode, config: str, entries: Sequence[MigEntry]) -> Mig
 
 
 def _of(index: int, entries: Sequence[MigEntry], geometry: Geometry | None) -> MigEntry | None:
-    """The last entry that is about the GPU, as in mig-parted. One with a filter, if the model has all its profiles."""
+    """The last entry that is about the GPU, as in mig-parted. One with a filter, if it is about such GPUs."""
     found = None
     for entry in entries:
         listed = entry.devices is None or index in entry.devices
@@ -106,9 +108,27 @@ def _of(index: int, entries: Sequence[MigEntry], geometry: Geometry | None) -> M
 
 
 def _is_of_model(entry: MigEntry, geometry: Geometry | None) -> bool:
-    if not any(one.device is not None for one in entry.filters):
+    """By the PCI ids that are known; others are taken for the node's if its GPUs have all profiles of the entry."""
+    models = [one.device for one in entry.filters if one.device is not None]
+    if geometry is None or not models:
         return False
-    return geometry is not None and all(find(geometry, profile) is not None for profile, _ in entry.profiles)
+    known = [_families()[model] for model in models if model in _families()]
+    if known:
+        return any(profiles <= {row.name for row in geometry.rows} for profiles in known)
+    return all(find(geometry, profile) is not None for profile, _ in entry.profiles)
+
+
+@functools.cache
+def _families() -> Mapping[int, frozenset[str]]:
+    """The profiles by which families of GPUs differ, by packed PCI id: mig-parted's default configs name both."""
+    content = yaml_text.write(default_configs())
+    entries = parse_mig_configs(content, source="the default configs").configs["all-balanced"]
+    return {
+        one.device: frozenset(str(profile) for profile, _ in entry.profiles)
+        for entry in entries
+        for one in entry.filters
+        if one.device is not None
+    }
 
 
 def _check(index: int, entry: MigEntry, geometry: Geometry, node: LabelledNode) -> None:
