@@ -10,7 +10,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.formats.mig_config import MigEntry, parse_mig_configs
 from kgpu.formats.mig_default_configs import default_configs
 from kgpu.formats.yaml_text import write
-from kgpu.operations.mig_foresight import MigForesight, foresee, read_labelled
+from kgpu.operations.mig_foresight import MigForesight, foresee, mig_node_view
 
 CONFIGS = parse_mig_configs(write(default_configs())).configs
 GPU = "nvidia.com/gpu"
@@ -41,8 +41,9 @@ def look(
     config: str, entries: tuple[MigEntry, ...] | None = None, offered: dict[str, int] | None = None, **labels: str
 ) -> MigForesight:
     known = {**H100, **{f"nvidia.com/{key}".replace("_", "."): value for key, value in labels.items()}}
-    node = read_labelled("n1", known, {GPU: 8} if offered is None else offered)
-    return foresee(node, config, entries if entries is not None else (CONFIGS | HALF)[config])
+    allocatable = {key: str(count) for key, count in ({GPU: 8} if offered is None else offered).items()}
+    node = {"metadata": {"name": "n1", "labels": known}, "status": {"allocatable": allocatable}}
+    return foresee(mig_node_view(node), config, entries if entries is not None else (CONFIGS | HALF)[config])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from kgpu.cli._common import print_json
 if TYPE_CHECKING:
     from kgpu.formats.mig_config import MigConfigs, MigEntry
     from kgpu.kube.port import KubeApi, Object
-    from kgpu.operations.mig_foresight import MigForesight
+    from kgpu.operations.mig_foresight import MigForesight, MigNodeView
     from kgpu.operations.requests import Preview
 
 KEYS: Final = ("config.yaml", "config-default.yaml")
@@ -41,20 +41,17 @@ async def plan_of(api: KubeApi, node: str, selected: str, given: MigConfigs | No
 
     drain = OperationDrain(timeout_seconds=MIG_DRAIN_SECONDS)
     pods = await preview(api, node, drain, of_gpus=True)
-    labelled = await _labelled(api, node)
+    known = await _view(api, node)
     configs, source = (given, "the file") if given is not None else await _configs(api, node, namespace)
     name, entries = _chosen(configs, selected, source)
-    return NodePlan(source=source, seen=foresee(labelled, name, entries), preview=pods)
+    return NodePlan(source=source, seen=foresee(known, name, entries), preview=pods)
 
 
-async def _labelled(api: KubeApi, node: str) -> Any:
-    from kgpu.base.plain import mapping, strings
+async def _view(api: KubeApi, node: str) -> MigNodeView:
     from kgpu.kube.port import NODES
-    from kgpu.operations.mig_foresight import read_labelled
-    from kgpu.operations.model import read_node
+    from kgpu.operations.mig_foresight import mig_node_view
 
-    obj = await api.get(NODES, node) or {}
-    return read_labelled(node, strings(mapping(obj.get("metadata")).get("labels")), read_node(obj).gpus)
+    return mig_node_view(await api.get(NODES, node) or {})
 
 
 def _chosen(configs: MigConfigs, selected: str, source: str) -> tuple[str, Sequence[MigEntry]]:

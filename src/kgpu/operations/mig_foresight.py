@@ -10,13 +10,15 @@ import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
+from kgpu.base.plain import mapping, strings
 from kgpu.formats import names, yaml_text
 from kgpu.formats.mig_config import MigEntry, parse_mig_configs
 from kgpu.formats.mig_default_configs import default_configs
 from kgpu.formats.mig_geometry import Geometry, find, fits, geometry_of
+from kgpu.operations.model import read_node
 
 MAX_GPUS: Final = 64
 SINGLE: Final = "single"
@@ -24,7 +26,7 @@ MIXED: Final = "mixed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledNode:
+class MigNodeView:
     """What the Node says of its GPUs. ``offered`` are the allocatable GPUs and slices by resource."""
 
     name: str
@@ -48,8 +50,10 @@ class MigForesight:
     notes: tuple[str, ...] = ()
 
 
-def read_labelled(name: str, labels: Mapping[str, str], offered: Mapping[str, int]) -> LabelledNode:
-    """The Node's word on its GPUs. Raises ConfigError for GPUs without MIG, or that are not known."""
+def mig_node_view(obj: Mapping[str, Any]) -> MigNodeView:
+    """A Node's word on its GPUs. Raises ConfigError for GPUs without MIG, or that are not known."""
+    node, labels = read_node(obj), strings(mapping(obj.get("metadata")).get("labels"))
+    name, offered = node.name, node.gpus
     product = labels.get(names.LABEL_GPU_PRODUCT, "")
     gpus = _count(labels.get(names.KGPU_LABEL_GPU_TOTAL, "")) or _count(labels.get(names.LABEL_GPU_COUNT, ""))
     if not gpus or not product:
@@ -63,7 +67,7 @@ def read_labelled(name: str, labels: Mapping[str, str], offered: Mapping[str, in
             f"the GPUs of {name:.100} ({product:.60}) can't be cut: they have no MIG",
             "GPUs with MIG", "see `kgpu advise sharing` for what they can do",
         )  # fmt: skip
-    return LabelledNode(
+    return MigNodeView(
         name=name, product=product, gpus=min(gpus, MAX_GPUS), strategy=labels.get(names.LABEL_MIG_STRATEGY, ""),
         replicas=_count(labels.get(names.LABEL_GPU_REPLICAS, "")) or 1,
         offered={key: value for key, value in offered.items() if value},
@@ -74,7 +78,7 @@ def _count(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else 0
 
 
-def foresee(node: LabelledNode, config: str, entries: Sequence[MigEntry]) -> MigForesight:
+def foresee(node: MigNodeView, config: str, entries: Sequence[MigEntry]) -> MigForesight:
     """What the config makes of the node. Raises ConfigError where its GPUs can't be cut so."""
     geometry, notes = geometry_of(node.product), []
     rows = {index: row for index in range(node.gpus) if (row := _of(index, entries, geometry)) is not None}
@@ -131,7 +135,7 @@ def _families() -> Mapping[int, frozenset[str]]:
     }
 
 
-def _check(index: int, entry: MigEntry, geometry: Geometry, node: LabelledNode) -> None:
+def _check(index: int, entry: MigEntry, geometry: Geometry, node: MigNodeView) -> None:
     """Raises ConfigError where the GPU has no such profile, or the slices don't fit."""
     wanted = []
     for profile, count in entry.profiles:
@@ -151,7 +155,7 @@ def _check(index: int, entry: MigEntry, geometry: Geometry, node: LabelledNode) 
         )  # fmt: skip
 
 
-def _after(node: LabelledNode, rows: Mapping[int, MigEntry]) -> tuple[dict[str, int] | None, str]:
+def _after(node: MigNodeView, rows: Mapping[int, MigEntry]) -> tuple[dict[str, int] | None, str]:
     """The resources, None with the reason where they are not known."""
     if node.strategy not in (SINGLE, MIXED):
         said = node.strategy or "not said"
