@@ -14,7 +14,7 @@ from kgpu.operations.config import OperationBudget, Share
 from tests.budget import count
 from tests.operations.orders import Processes, Watched
 from tests.operations.sim_drivers import wanted
-from tests.operations.sim_mig import SMALL, Ends, ask
+from tests.operations.sim_mig import SMALL, Ends, ask, told
 from tests.operations.sim_mig import spec as cut
 from tests.operations.world import Cluster, Engine
 
@@ -251,8 +251,11 @@ def _act(cluster: Watched, chance: random.Random) -> None:
     """Something that people or the weather do."""
     name, operation = chance.choice(cluster.names), chance.choice(cluster.operations)
     known = cluster.object(NODES, name)
-    what = chance.randrange(10)
-    if what == 0:
+    what = chance.randrange(11)
+    if what == 10:
+        ask(cluster, name, chance.choice(("", "another", operation)))
+        cluster.machines[name].agent.mig.ends = chance.choice((Ends.DONE, Ends.FAILED, Ends.NEVER))
+    elif what == 0:
         cluster.uncordon(name)
     elif what == 1:
         cluster.say(operation, cancel=True)
@@ -276,8 +279,10 @@ def _act(cluster: Watched, chance: random.Random) -> None:
         cluster.die_at = chance.choice((1, -1)) * (cluster.writes + 1)
 
 
-def _any_operation(chance: random.Random) -> dict[str, object]:
-    kind = chance.choice(("Maintenance", "Reboot", "GpuReset", "Replace"))
+def _any_operation(name: str, chance: random.Random) -> dict[str, object]:
+    kind = chance.choice(("Maintenance", "Reboot", "GpuReset", "Replace", "MigChange"))
+    if kind == "MigChange":
+        return cut(name, release=chance.random() < 0.3, drain=chance.choice(("gpu", "node", "none")))
     gpus = ["GPU-1"] if kind == "GpuReset" or (kind == "Maintenance" and chance.random() < 0.3) else []
     return {"type": kind, "gpus": gpus, "durationSeconds": chance.choice((3, 10, 60))}
 
@@ -305,7 +310,10 @@ def _some_cluster(chance: random.Random) -> Watched:
         cluster.pod(f"web-{name}", name)
     cluster.operations = tuple(f"m{number}" for number in range(len(cluster.names) + 2))
     for number, name in enumerate(cluster.operations):
-        cluster.operation(name, cluster.names[number % len(cluster.names)], **_any_operation(chance))
+        node, spec = cluster.names[number % len(cluster.names)], _any_operation(name, chance)
+        if spec["type"] == "MigChange":  # of several of a node it asks for the last
+            ask(cluster, node, name)
+        cluster.operation(name, node, **spec)
     return cluster
 
 
@@ -324,11 +332,13 @@ async def _any_order(seed: int) -> int:
     kills = processes.kills
     for name in cluster.operations:
         cluster.say(name, cancel=True)
+    for name in cluster.names:
+        ask(cluster, name, "")
     cluster.die_at = 0
     await processes.go_on(5)
     await processes.go_on(10)
     for _ in range(100):  # what can't be cancelled any more ends by its limit: a boot, a reset, a reading
-        if all(cluster.status(name)["phase"] in {"Complete", "Failed"} for name in cluster.operations):
+        if all(cluster.status(name)["phase"] in {"Complete", "Failed"} for name in cluster.every_operation()):
             break
         await processes.go_on(20, step=20)
     await processes.engine.stop()
@@ -337,8 +347,12 @@ async def _any_order(seed: int) -> int:
     assert not [name for name in cluster.names if cluster.unschedulable(name)], seed
     left = [name for name in cluster.names if cluster.owners(name) or cluster.order(name) or cluster.marked(name)]
     assert not left, seed
-    assert {cluster.status(name)["phase"] for name in cluster.operations} <= {"Complete", "Failed"}, seed
+    assert {cluster.status(name)["phase"] for name in cluster.every_operation()} <= {"Complete", "Failed"}, seed
+    words = [told(cluster, name) for name in cluster.names]
+    assert {word.phase for word in words if word is not None} <= {"Complete", "Failed"}, seed
     for machine in cluster.machines.values():
         assert len(machine.asked) == len(set(machine.asked)), seed
         assert len(machine.reset_ids) == len(set(machine.reset_ids)), seed
+        assert len(machine.agent.mig.cut) == len(set(machine.agent.mig.cut)), seed
+        assert not machine.agent.mig.between, seed
     return kills

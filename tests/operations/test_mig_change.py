@@ -91,7 +91,7 @@ async def test_the_node_is_never_cordoned_and_the_steps_come_in_order() -> None:
     async with change(nothing) as (cluster, engine):
         seen = await orders(cluster, engine)
         assert [row.step for row in seen] == [OrderStep.WITHDRAW, OrderStep.CHANGE, OrderStep.RESUME]
-        assert seen[1].layouts == (layout(),)
+        assert [row.layouts for row in seen] == [(layout(),)] * 3, "or GPUs with instances would be refused"
         assert not seen[1].released
         assert not seen[2].reset
         assert outcome(cluster) == ("Succeeded", "MigChanged")
@@ -311,13 +311,19 @@ async def test_what_becomes_of_it_is_told_as_events() -> None:
         assert any("for kgpu mig: its node asks for the MIG config all-1g.10gb" in row["message"] for row in rows)
 
 
-async def test_without_a_request_the_operators_word_goes() -> None:
-    async with change(nothing) as (cluster, engine):
+@pytest.mark.parametrize("ends", [Ends.DONE, Ends.FAILED])
+async def test_the_operators_word_stays_when_the_request_goes(ends: Ends) -> None:
+    """By it the node knows that the request was carried out: without it, the two would ask and answer for ever."""
+    async with change(_mig(ends)) as (cluster, engine):
         await engine.run_for(20)
-        assert told(cluster) is not None
+        word = told(cluster)
         ask(cluster, "n1", "")
         await engine.run_for(2)
-        assert told(cluster) is None
+        assert told(cluster) == word
+        ask(cluster, "n1", "r1")
+        await engine.run_for(2)
+        assert told(cluster) == word
+        assert len(made(cluster)) == 1
         writes = cluster.writes
         await engine.run_for(60)
         assert cluster.writes == writes, "nothing more is written"

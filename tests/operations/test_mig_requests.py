@@ -152,10 +152,37 @@ def test_a_node_that_is_emptied_is_told_of_whom_it_waits() -> None:
     assert said(plan(node(), draining)).message == "its GPUs are being emptied; default/web-1: budget web-pdb needs 2"
 
 
-def test_a_request_that_is_taken_back_takes_the_word_along() -> None:
-    assert plan(node("")) == MigPlan()
-    (word,) = plan(node("", mig_told=True), change(phase="Acting")).tell
+def word_of(phase: str, reason: str = "") -> dict[str, Any]:
+    return {
+        "mig_told": True, "mig_progress": mig_request.progress(key="r1", operation="x", phase=phase, reason=reason),
+    }  # fmt: skip
+
+
+SUPERSEDED = change(phase="Complete", result="Superseded", reason="RequestChanged")
+
+
+@pytest.mark.parametrize(
+    ("of", "operations"),
+    [
+        (node("", mig_told=True), ()),
+        (node("", **word_of("Pending")), ()),
+        (node("", **word_of("Acting")), ()),
+        (node("", **word_of("Draining")), (SUPERSEDED,)),
+        (node("", **word_of("Complete", "Rebooted")), ()),
+    ],
+)
+def test_where_nothing_was_carried_out_the_word_goes_with_the_request(of: TargetNode, operations: Any) -> None:
+    (word,) = plan(of, *operations).tell
     assert word.progress is None
+
+
+def test_the_word_goes_on_to_say_what_becomes_of_a_request_that_was_taken_back() -> None:
+    assert plan(node("")) == MigPlan()
+    found = plan(
+        node("", **word_of("Acting")), change(phase="Failed", result="TransientFailure", reason="ChangeFailed")
+    )
+    assert (said(found).phase, said(found).reason) == ("Failed", "ChangeFailed")
+    assert not plan(node("", mig_told=True, mig_progress=said(found))).tell, "also without its record"
 
 
 def test_a_node_that_keeps_changing_its_mind_waits() -> None:

@@ -3,7 +3,8 @@
 A node's MIG manager writes a request; the operation's name follows from the Node's uid and the request's ID, so that
 making it twice makes one. A node has one unfinished change at a time, and a request is carried out once, whatever comes
 of it. Only one that ended before anything was done to its GPUs because the node asked for something else meanwhile, or
-because the node rebooted, may be asked for again. A node that keeps changing its mind waits.
+because the node rebooted, may be asked for again. A node that keeps changing its mind waits. What a node was told of a
+request that is over stays there, though the request goes: by that it knows not to ask again.
 """
 
 from __future__ import annotations
@@ -97,10 +98,10 @@ def mig_plan(
     words: list[MigWord] = []
     times: list[float] = []
     for node in nodes.values():
-        if node.mig_request is None:
-            words += [MigWord(node=node, progress=None)] if node.mig_told else []
-            continue
         own = [row for row in changes.get(node.name, ()) if _uid(row) in ("", node.uid)]
+        if node.mig_request is None:
+            words += _without_request(node, own)
+            continue
         why = (refused or {}).get(node.name, "")
         answer = _answer(_Asking(node=node, asked=node.mig_request, own=own, refused=why), policy, now)
         create += [answer.create] if answer.create is not None else []
@@ -109,17 +110,40 @@ def mig_plan(
     return MigPlan(create=tuple(create), tell=tuple(words), again_at=min(times, default=None))
 
 
+def _without_request(node: TargetNode, own: Sequence[Operation]) -> list[MigWord]:
+    """What is changed in what the node was told of a request that it has taken back."""
+    word = node.mig_progress
+    if word is None:
+        return [MigWord(node=node, progress=None)] if node.mig_told else []
+    of_request = _of_request(own, word.id)
+    final = _final(of_request)
+    if final is not None:
+        word = progress_of(word.id, final)
+    elif of_request or not _is_over(word, word.id):
+        word = None  # nothing was carried out
+    return [MigWord(node=node, progress=word)] if word != node.mig_progress else []
+
+
+def _of_request(own: Sequence[Operation], key: str) -> list[Operation]:
+    return [row for row in own if row.spec.mig is not None and row.spec.mig.request == key]
+
+
+def _final(of_request: Sequence[Operation]) -> Operation | None:
+    """The operation by which a request is carried out, None while there is none. Several may be made in one second."""
+    final = (row for row in of_request if not _may_be_repeated(row))
+    return max(final, key=lambda row: (not row.ended, row.created, row.name), default=None)
+
+
 def _uid(operation: Operation) -> str:
     return operation.spec.node_uid or operation.status.node_uid
 
 
 def _answer(asking: _Asking, policy: MigPolicy, now: float) -> _Answer:
     node, asked, own = asking.node, asking.asked, asking.own
-    of_request = [row for row in own if row.spec.mig is not None and row.spec.mig.request == asked.id]
-    final = (row for row in of_request if not _may_be_repeated(row))
-    if (one := max(final, key=lambda row: (not row.ended, row.created, row.name), default=None)) is not None:
-        return _Answer(progress=progress_of(asked, one))
-    if not of_request and _is_over(node.mig_progress, asked):
+    of_request = _of_request(own, asked.id)
+    if (final := _final(of_request)) is not None:
+        return _Answer(progress=progress_of(asked.id, final))
+    if not of_request and _is_over(node.mig_progress, asked.id):
         return _Answer(progress=node.mig_progress)  # its record is gone; it was carried out all the same
     busy = next((row for row in own if not row.ended), None)
     if busy is not None:
@@ -140,9 +164,9 @@ def _may_be_repeated(operation: Operation) -> bool:
     return operation.ended and operation.status.result == Result.SUPERSEDED.value and operation.status.reason in _AGAIN
 
 
-def _is_over(told: MigProgress | None, asked: MigRequest) -> bool:
+def _is_over(told: MigProgress | None, key: str) -> bool:
     """Whether the operator has said that this request is over, for good."""
-    return told is not None and told.id == asked.id and told.phase in ENDED and told.reason not in _AGAIN
+    return told is not None and told.id == key and told.phase in ENDED and told.reason not in _AGAIN
 
 
 def _latest(operation: Operation) -> float:
@@ -158,7 +182,7 @@ def _pending(asked: MigRequest, operation: str, reason: str, why: str) -> MigPro
     )
 
 
-def progress_of(asked: MigRequest, operation: Operation) -> MigProgress:
+def progress_of(key: str, operation: Operation) -> MigProgress:
     """What the node is told of an operation: while it is emptied, with the pods that are waited for and why."""
     status = operation.status
     reason, message = status.reason, status.message
@@ -167,7 +191,7 @@ def progress_of(asked: MigRequest, operation: Operation) -> MigProgress:
     elif operation.phase is OperationPhase.DRAINING and status.drain is not None and status.drain.waiting:
         message = f"{message}; {named(status.drain.waiting)}"
     return mig_request.progress(
-        key=asked.id, operation=operation.name, phase=operation.phase, reason=reason, message=message
+        key=key, operation=operation.name, phase=operation.phase, reason=reason, message=message
     )
 
 

@@ -87,16 +87,17 @@ def order_of(operation: Operation, node: TargetNode) -> NodeOrder | None:
 
 
 def _change(operation: Operation, mig: OperationMig, node: TargetNode) -> NodeOrder:
-    """While it acts, the agent is to let go of the driver first if a GPU has to be reset, and then to cut the GPUs."""
+    """While it acts, the agent is to let go of the driver first if a GPU has to be reset, and then to cut the GPUs. The
+    layouts are in every step: by them it knows that instances are no reason to refuse.
+    """
     step = _ORDERS.get(operation.phase, OrderStep.WITHDRAW)
     if operation.phase is OperationPhase.ACTING and (is_true(operation, RELEASED) or not mig.release):
         step = OrderStep.CHANGE
     is_reset = step is OrderStep.RESUME and mig.release and is_true(operation, ACT_DONE)
     given = order(act=operation.act_id, boot=node.boot_id, step=step, gpus=operation.spec.gpus, reset=is_reset)
-    if step is not OrderStep.CHANGE:
-        return given
     layouts = tuple(MigLayout(gpu=row.gpu, enabled=row.enabled, devices=row.devices) for row in mig.layouts)
-    return msgspec.structs.replace(given, layouts=layouts, released=mig.release)
+    released = mig.release and step is OrderStep.CHANGE
+    return msgspec.structs.replace(given, layouts=layouts, released=released)
 
 
 def _exchange(operation: Operation, node: TargetNode) -> NodeOrder | None:
