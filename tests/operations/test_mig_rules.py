@@ -9,12 +9,13 @@ import pytest
 from kgpu.base.errors import ConfigError
 from kgpu.formats import mig_request, names
 from kgpu.formats.crd.nodeoperation import NodeOperationSpec
+from kgpu.formats.node_order import HolderPod, answer, encode, read_order
 from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import NODES, KubeRefusedError, Patch
 from kgpu.operations.requests import make_operation
 from tests.lab.embedded.support import Whole
 from tests.operations.sim_mig import layout, spec
-from tests.operations.test_on_the_embedded_api import embedded, engine, node
+from tests.operations.test_on_the_embedded_api import disruption_budget, embedded, engine, node, replicas
 
 __all__ = ["embedded"]
 MIG = spec()["mig"]
@@ -79,8 +80,8 @@ def _told(found: Whole) -> mig_request.MigProgress | None:
     return mig_request.read_progress(node(found)["metadata"].get("annotations") or {})
 
 
-async def test_a_request_is_made_and_told_and_taken_back(embedded: Whole) -> None:
-    """The node has no boot ID, so the operation is refused: the word says so, and goes with the request."""
+async def test_a_request_is_made_and_told(embedded: Whole) -> None:
+    """The node has no boot ID, so the operation is refused, and the word says so; what nobody can read goes."""
     wish = mig_request.request(key="r1", config="all-1g.10gb", layouts=(layout(),))
     async with engine(embedded):
         await _annotate(embedded, mig_request.encode(wish))
@@ -95,6 +96,40 @@ async def test_a_request_is_made_and_told_and_taken_back(embedded: Whole) -> Non
         managers = {row["manager"] for row in node(embedded)["metadata"]["managedFields"]}
         assert names.MIG_OPERATION_FIELD_MANAGER in managers
         await _annotate(embedded, None)
+        forged = {"metadata": {"annotations": {names.MIG_OPERATION_ANNOTATION: "{"}}}
+        await embedded.api.patch(NODES, "n1", forged, kind=Patch.MERGE)
         await embedded.until(
-            lambda: names.MIG_OPERATION_ANNOTATION not in node(embedded)["metadata"]["annotations"], "its end"
+            lambda: names.MIG_OPERATION_ANNOTATION not in (node(embedded)["metadata"].get("annotations") or {}),
+            "its end",
         )
+
+
+async def _obey(found: Whole, pods: list[str]) -> None:
+    """The agent answers the order: these pods hold the GPU."""
+    given = read_order(node(found)["metadata"].get("annotations") or {})
+    assert given is not None
+    held = tuple(HolderPod(namespace="default", name=name) for name in pods)
+    said = {names.OPERATION_REPORT_ANNOTATION: encode(answer(given, holders=held))}
+    await found.api.patch(NODES, "n1", {"metadata": {"annotations": said}}, kind=Patch.MERGE)
+
+
+async def test_the_node_is_told_which_budget_it_waits_for(embedded: Whole) -> None:
+    info = {"nodeInfo": {"bootID": "b1"}}
+    await embedded.api.patch(NODES, "n1", {"status": info}, kind=Patch.MERGE, subresource="status")
+    pods = await replicas(embedded, 2)
+    await disruption_budget(embedded, "web-pdb")
+    wish = mig_request.request(key="r1", config="all-1g.10gb", layouts=(layout(),))
+    async with engine(embedded):
+        await _annotate(embedded, mig_request.encode(wish))
+        annotations = lambda: node(embedded)["metadata"].get("annotations") or {}  # noqa: E731
+        await embedded.until(lambda: read_order(annotations()) is not None, "the order")
+        assert not node(embedded)["spec"].get("unschedulable")
+        await _obey(embedded, pods)
+        await embedded.until(
+            lambda: (word := _told(embedded)) is not None and "disruption budget web-pdb needs 2" in word.message,
+            "the budget's name",
+        )
+        word = _told(embedded)
+        assert word is not None
+        assert (word.phase, pods[0] in word.message) == ("Draining", True)
+        print(f"\n{word.message}")
