@@ -12,6 +12,8 @@ from kgpu.cli.main import main
 from kgpu.kube.kinds import CLUSTER_POLICIES
 from kgpu.kube.port import CONFIG_MAPS, NODES, KubeRefusedError, Object, Resource
 from kgpu.operations.requests import BUDGETS
+from tests.operations.sim_mig import layout
+from tests.operations.sim_mig import spec as cut
 from tests.operations.test_mig_foresight import H100
 from tests.operations.world import Cluster
 
@@ -128,3 +130,31 @@ def test_a_node_without_labels_is_told(cluster: Refusing, capsys: Said) -> None:
     cluster.put(NODES, {**known, "metadata": {**known["metadata"], "labels": {}}})
     assert main(["kgpu", "mig", "plan", "--node", "n1", "-c", "all-disabled"]) == 2
     assert "don't say which GPUs it has" in capsys.readouterr().err
+
+
+def test_a_change_is_listed_shown_and_planned_as_others_are(cluster: Refusing, capsys: Said) -> None:
+    cluster.operation("mig-n1", "n1", **cut("r1", layout("GPU-1"), layout("GPU-2", {})))
+    assert main(["kgpu", "operations", "list"]) == 0
+    assert "mig-n1  n1    MigChange  Pending         all-1g.10gb" in capsys.readouterr().out
+    assert main(["kgpu", "operations", "show", "mig-n1"]) == 0
+    shown = capsys.readouterr().out
+    assert "MIG        all-1g.10gb (drain: gpu): GPU-1 7 of 1g.10gb; GPU-2 no slices" in shown
+    assert main(["kgpu", "operations", "plan", "mig-n1"]) == 0
+    planned = capsys.readouterr().out
+    assert "n1: stays schedulable; of its pods with GPUs, those that hold one of these:" in planned
+    assert "web" not in planned
+
+
+def test_one_that_empties_its_node_is_planned_so(cluster: Refusing, capsys: Said) -> None:
+    cluster.operation("mig-n1", "n1", **cut(drain="node"))
+    assert main(["kgpu", "operations", "plan", "mig-n1"]) == 3, "a bare pod may not go"
+    planned = capsys.readouterr().out
+    assert "n1: would be cordoned" in planned
+    assert "default/web" in planned
+
+
+def test_it_can_be_cancelled_and_not_resumed(cluster: Refusing, capsys: Said) -> None:
+    cluster.operation("mig-n1", "n1", **cut())
+    assert main(["kgpu", "operations", "resume", "mig-n1"]) == 2
+    assert "mig-n1 is a MigChange, which ends by itself" in capsys.readouterr().err
+    assert main(["kgpu", "operations", "cancel", "mig-n1"]) == 0

@@ -65,8 +65,10 @@ def table(rows: Sequence[Operation | UnreadableOperation], now: float) -> list[s
 
 
 def _what(operation: Operation) -> str:
-    """What is going on; of an upgrade, from which driver to which."""
+    """What is going on; of an upgrade, from which driver to which, and of a change of MIG slices, to which config."""
     driver, message = operation.spec.driver, operation.status.message
+    if operation.spec.mig is not None:
+        return f"{operation.spec.mig.config}{': ' if message else ''}{message}"
     if driver is None:
         return message
     wanted = driver.version or driver.image or driver.digest
