@@ -152,6 +152,27 @@ def test_a_node_that_is_emptied_is_told_of_whom_it_waits() -> None:
     assert said(plan(node(), draining)).message == "its GPUs are being emptied; default/web-1: budget web-pdb needs 2"
 
 
+@pytest.mark.parametrize(
+    "text", ["x" * 3000, "a\nb\t\u202e", "\u00e9" * 700, "  spaces  ", "\U0001f600" * 601, "e\u0301" * 400]
+)
+@pytest.mark.parametrize("phase", ["Pending", "Draining", "Restoring"])
+def test_what_is_told_is_read_back_as_it_is(text: str, phase: str) -> None:
+    """Or the operator would write it again and again."""
+    waiting = WaitingPod(namespace="default", name="web-1", why=text)
+    result = {"result": "Succeeded"} if phase == "Restoring" else {}
+    known = change(phase=phase, reason=text, message=text, drain=DrainProgress(total=1, waiting=(waiting,)), **result)
+    named = dataclasses.replace(known, name="m" * 253)
+    for operation in (known, named):
+        word = said(plan(node(), operation))
+        annotations = {names.MIG_OPERATION_ANNOTATION: mig_request.encode(word)}
+        assert mig_request.read_progress(annotations) == word
+
+
+def test_the_name_of_an_operation_has_room_for_any_node() -> None:
+    (made,) = plan(node(name="n" * 253)).create
+    assert len(made.name) <= mig_request.MAX_NAME
+
+
 def word_of(phase: str, reason: str = "") -> dict[str, Any]:
     return {
         "mig_told": True, "mig_progress": mig_request.progress(key="r1", operation="x", phase=phase, reason=reason),

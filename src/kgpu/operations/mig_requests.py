@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.printable import one_line
 from kgpu.formats import mig_request, names
 from kgpu.formats.crd.nodeoperation import (
     NodeOperationSpec,
@@ -33,7 +34,7 @@ PER_MINUTE: Final = 6
 """How many changes of a node are begun or made within a minute, for a node whose requests keep changing."""
 MINUTE: Final = 60.0
 NO_OPERATION: Final = ""
-_MAX_NODE: Final = 200
+_MAX_NODE: Final = 80
 """Characters of the node's name in an operation's."""
 _AGAIN: Final = frozenset({"RequestChanged", "Rebooted"})
 """Reasons of operations whose request may be carried out after all."""
@@ -177,9 +178,13 @@ def _latest(operation: Operation) -> float:
 
 
 def _pending(asked: MigRequest, operation: str, reason: str, why: str) -> MigProgress:
-    return mig_request.progress(
-        key=asked.id, operation=operation, phase=OperationPhase.PENDING, reason=reason, message=why
-    )
+    return _word(asked.id, operation, OperationPhase.PENDING, reason, why)
+
+
+def _word(key: str, operation: str, phase: OperationPhase, reason: str, message: str) -> MigProgress:
+    """The word as it is read back, or it would be written again and again."""
+    known = one_line(operation, mig_request.MAX_NAME)
+    return mig_request.progress(key=key, operation=known, phase=phase, reason=reason, message=message)
 
 
 def progress_of(key: str, operation: Operation) -> MigProgress:
@@ -190,9 +195,7 @@ def progress_of(key: str, operation: Operation) -> MigProgress:
         reason, message = outcome_of(operation)
     elif operation.phase is OperationPhase.DRAINING and status.drain is not None and status.drain.waiting:
         message = f"{message}; {named(status.drain.waiting)}"
-    return mig_request.progress(
-        key=key, operation=operation.name, phase=operation.phase, reason=reason, message=message
-    )
+    return _word(key, operation.name, operation.phase, reason, message)
 
 
 def operation_name(node: str, node_uid: str, request: str, attempt: int = 0) -> str:
