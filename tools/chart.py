@@ -78,6 +78,7 @@ ADDED: dict[str, Schema] = {
         remediation=struct(
             policy={"enum": ["Off", "Suggest", "Reset", "Reboot", "Replace", False]}, attempts=COUNT, drain=MAP
         ),
+        mig=struct(drain=choice("node", "gpu", "none"), eviction=MAP),
         notifications=struct(
             cluster={"type": "string"},
             webhook=struct(

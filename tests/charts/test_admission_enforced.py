@@ -225,7 +225,9 @@ def test_the_operator_changes_no_rights_but_those_of_operands(server: Server, ki
     assert server.ask("DELETE", f"{rbac}/nvidia-gpu-driver-a100-rhel9", token=operator).code == 200
 
 
-@pytest.mark.parametrize("key", ["kgpu.dev/operation", "kgpu.dev/cordon"])
+@pytest.mark.parametrize(
+    "key", ["kgpu.dev/operation", "kgpu.dev/cordon", "kgpu.dev/mig-operation", "kgpu.dev/mig-default"]
+)
 def test_the_operator_alone_gives_orders_to_agents_and_says_who_holds_a_node(server: Server, key: str) -> None:
     order = {"metadata": {"annotations": {key: "{}"}}}
     operator = token(server, bound=False, name="gpu-operator")

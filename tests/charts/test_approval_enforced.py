@@ -13,15 +13,17 @@ from tests.charts.test_admission import APPROVAL, KIND, KUBERNETES, SERVED
 from tests.lab.embedded import served
 from tests.lab.embedded.served import Server
 from tests.operations.sim_drivers import wanted
+from tests.operations.sim_mig import spec as cut
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 OPERATIONS = "/apis/kgpu.dev/v1alpha1/nodeoperations"
 MERGE = "application/merge-patch+json"
 USUAL = ["get", "list", "watch", "create", "update", "patch", "delete"]
-VERBS = {"requester": USUAL, "approver": [*USUAL, "approve"], "operator": [*USUAL, "upgrade"]}
+VERBS = {"requester": USUAL, "approver": [*USUAL, "approve"], "operator": [*USUAL, "upgrade", "cut"]}
 EVEN_SO = {"evenIfStopped": True}
 FORCED = {"drain": {"onTimeout": "Force"}}
+CUT = {**cut(), "driver": None}
 
 
 def made(server: Server, path: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
@@ -79,6 +81,9 @@ def operation(name: str = "m", **spec: Any) -> dict[str, Any]:
         ({**EVEN_SO, "type": "Reboot", "driver": None}, {"approver"}),
         ({**EVEN_SO, "type": "Maintenance", "driver": None}, {"requester", "approver", "operator"}),
         ({**EVEN_SO, **FORCED, "type": "Maintenance", "driver": None}, {"approver"}),
+        ({**CUT, "approved": True}, {"approver", "operator"}),
+        ({**CUT, **FORCED, "approved": True}, {"approver", "operator"}),
+        (CUT, {"requester", "approver", "operator"}),
     ],
     ids=str,
 )

@@ -16,6 +16,7 @@ from kgpu.doctor.sources.files import read
 from kgpu.formats import yaml
 from tests.doctor.example import all_examples
 from tests.doctor.small import TAKEN, node, plugin, pod
+from tests.operations.sim_mig import spec as cut
 
 UID = "3f1c2f6e-9a0b-4c44-8f0e-8a2f1d9c7b11"
 """A real one: what looks like a key is hidden elsewhere."""
@@ -164,6 +165,29 @@ def test_a_failure_is_told_for_a_day_or_until_one_succeeds() -> None:
     )  # fmt: skip
     given_up = {**later, "result": "Cancelled"}
     assert "NOP-04" in found(node(), plugin(), fails("2026-01-01T10:00:00Z"), operation("n", uid="v", **given_up))
+
+
+@pytest.mark.parametrize(
+    ("reason", "step"),
+    [
+        ("ChangeFailed", "the GPUs have their former layout"),
+        ("LayoutLost", "have the node rebooted"),
+        ("ChangeTimeout", "see the log of the node's MIG manager"),
+        ("AgentSilent", "see that the node's agent runs"),
+        ("DrainTimeout", "operations.mig.eviction.timeoutSeconds"),
+        ("Unheard", ""),
+    ],
+)
+def test_slices_that_could_not_be_made_are_asked_for_by_the_label(reason: str, step: str) -> None:
+    status = {"result": "TransientFailure", "reason": reason, "message": "why", "completedAt": "2026-01-01T10:00:00Z"}
+    failed = operation(phase="Failed", **status)
+    failed["spec"] |= cut()
+    told = found(node(), plugin(), failed)["NOP-04"].remedy
+    assert step in " ".join(told)
+    again = (
+        "kubectl label node gpu-1 nvidia.com/mig.config- && kubectl label node gpu-1 nvidia.com/mig.config=all-1g.10gb"
+    )
+    assert again in told
 
 
 def test_no_record_breaks_the_doctor() -> None:

@@ -21,7 +21,7 @@ class Watched(Cluster):
             return await super()._counted(write)
         finally:
             held = sum(1 for name in self.names if (NODES, "", name) in self._objects and self.owners(name))
-            begun = sum(1 for name in self.operations if self._is_at_work(name))
+            begun = sum(1 for name in self.every_operation() if self._is_at_work(name))
             self.most, self.most_held = max(self.most, begun), max(self.most_held, held)
 
     def _is_at_work(self, name: str) -> bool:
@@ -29,6 +29,10 @@ class Watched(Cluster):
         phase = self.status(name).get("phase")
         waits = phase in {"Acting", "Restoring"} and self.object(NODE_OPERATIONS, name)["spec"]["type"] == "Replace"
         return phase in BEGUN and not waits
+
+    def every_operation(self) -> list[str]:
+        """Also those that the engine has made: of nodes that ask for MIG slices."""
+        return [name for (kind, _, name) in list(self._objects) if kind == NODE_OPERATIONS]
 
     names: tuple[str, ...] = ()
     operations: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from kgpu.operations.admission import admit
 from kgpu.operations.config import GroupCap, OperationBudget, Share
 from kgpu.operations.model import Operation, TargetNode
 from kgpu.operations.windows import read_windows
+from tests.operations.sim_mig import spec as mig
 
 NOW = 1_700_000_000.0
 
@@ -172,6 +173,22 @@ def over(node: str, *, started: float) -> Operation:
 def test_people_come_before_verdicts() -> None:
     rows = [ours("n0", created=NOW - 100), operation("n1", created=NOW)]
     assert verdicts(rows, nodes(4), OperationBudget(max_parallel=1)) == {"n0": "WaitsForBudget", "n1": "admitted"}
+
+
+def test_new_mig_slices_come_last() -> None:
+    """After people, repairs and upgrades, however long they have waited."""
+    rollout = {"rollout": {"name": "r", "maxParallel": 0}}
+    rows = [
+        operation("n0", created=NOW - 90, **mig()),
+        operation("n1", created=NOW, **rollout),
+        operation("n2", created=NOW, requestedBy=names.REMEDIATION_REQUESTER),
+        operation("n3", created=NOW),
+    ]
+    known = nodes(4)
+    for begun in ("n3", "n2", "n1", "n0"):
+        found = verdicts(rows, known, OperationBudget(max_parallel=1, max_unavailable=Share(percent=100)))
+        assert [node for node, word in found.items() if word == "admitted"] == [begun]
+        rows = [row for row in rows if row.node != begun]
 
 
 def test_windows_hold_back_verdicts_alone() -> None:

@@ -8,14 +8,16 @@ import pytest
 
 from kgpu.base.errors import ConfigError
 from kgpu.cli.operator import budget_of, operations_config_of, remediation_of
-from kgpu.formats.crd.nodeoperation import OperationDrain
+from kgpu.formats.crd.nodeoperation import MigDrain, OperationDrain
 from kgpu.operations.config import (
     GroupCap,
+    MigPolicy,
     OperationBudget,
     RemediationPolicy,
     Share,
     Strongest,
     read_budget,
+    read_mig,
     read_remediation,
 )
 
@@ -100,6 +102,42 @@ def test_what_may_be_done_by_itself(given: Any, expected: RemediationPolicy) -> 
 def test_what_is_not_built_or_not_understood_is_refused(given: Any, why: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read_remediation(given)
+    assert why in refused.value.one_line()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, MigPolicy()),
+        ({}, MigPolicy(drain=MigDrain.GPU, eviction=OperationDrain(timeout_seconds=3600))),
+        ({"drain": None, "eviction": None}, MigPolicy()),
+        ({"drain": "node"}, MigPolicy(drain=MigDrain.NODE)),
+        ({"drain": "none"}, MigPolicy(drain=MigDrain.NONE)),
+        ({"eviction": {"force": True}}, MigPolicy(eviction=OperationDrain(timeout_seconds=3600, force=True))),
+        ({"eviction": {"timeoutSeconds": 60}}, MigPolicy(eviction=OperationDrain(timeout_seconds=60))),
+    ],
+)
+def test_how_gpus_are_emptied_before_they_are_cut(given: Any, expected: MigPolicy) -> None:
+    assert read_mig(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("gpu", "a mapping such as {drain: gpu}"),
+        ({"drain": "gpus"}, 'did you mean "gpu"'),
+        ({"drain": ["gpu"]}, "one of: node, gpu, none"),
+        ({"drain": False}, "one of: node, gpu, none"),
+        ({"drains": "gpu"}, "there is no key"),
+        ({"eviction": {"timeout": 60}}, "there is no key"),
+        ({"eviction": {"waitFor": {"podSelector": "a=b"}}}, "has waitFor"),
+        ({"eviction": 7}, "operations.mig.eviction"),
+        ({"eviction": {"onTimeout": "Force"}}, "set operations.allowForce=true"),
+    ],
+)
+def test_what_is_no_way_to_empty_them_is_refused(given: Any, why: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_mig(given)
     assert why in refused.value.one_line()
 
 

@@ -14,6 +14,8 @@ from kgpu.operations.config import OperationBudget, Share
 from tests.budget import count
 from tests.operations.orders import Processes, Watched
 from tests.operations.sim_drivers import wanted
+from tests.operations.sim_mig import SMALL, Ends, ask, told
+from tests.operations.sim_mig import spec as cut
 from tests.operations.world import Cluster, Engine
 
 SECONDS = 30.0
@@ -34,6 +36,8 @@ class Story:
     drivers: tuple[str, ...] = ()
     """One of these digests runs in the end."""
     spec: Mapping[str, object] = field(default_factory=dict)
+    slices: tuple[Mapping[str, int], ...] = ({},)
+    """GPU-1 has one of these layouts in the end."""
 
     @property
     def bundle(self) -> bool:
@@ -108,6 +112,23 @@ def _changed_again(cluster: Cluster) -> None:
     cluster.drivers.template = "3"
 
 
+def _asking(ends: Ends = Ends.DONE) -> Callable[[Cluster], None]:
+    """The node asks for GPU-1 to be cut, which two of three pods hold."""
+
+    def begin(cluster: Cluster) -> None:
+        _pods(cluster)
+        agent = cluster.machines["n1"].agent
+        agent.holders, agent.mig.ends = ["web-0", "web-1"], ends
+        ask(cluster, "n1", "r1")
+
+    return begin
+
+
+def _asking_past_a_budget(cluster: Cluster) -> None:
+    _asking()(cluster)
+    cluster.budgets["default", "web-1"] = (429, "Cannot evict pod", (("DisruptionBudget", "needs 3"),))
+
+
 _UPGRADE = {"driver": wanted()}
 _GPU = {"gpus": ["GPU-1"]}
 _FORCED = {"drain": {"timeoutSeconds": 5, "onTimeout": "Force"}}
@@ -156,6 +177,20 @@ STORIES = {
         _old_driver, lambda cluster: cluster.uncordon("n1"), "Complete", "Cancelled", "DriverUpgrade",
         drivers=("1", "2"), spec=_UPGRADE,
     ),
+    "GPUs cut anew": Story(_asking(), lambda _: None, "Complete", "Succeeded", "MigChange", spec=cut(), slices=(SMALL,)),
+    "GPUs cut anew after a reset": Story(
+        _asking(), lambda _: None, "Complete", "Succeeded", "MigChange", spec=cut(release=True), slices=(SMALL,)
+    ),
+    "GPUs cut anew on an empty node": Story(
+        _asking(), lambda _: None, "Complete", "Succeeded", "MigChange", spec=cut(drain="node"), slices=(SMALL,)
+    ),
+    "GPUs that can't be cut": Story(_asking(Ends.FAILED), lambda _: None, "Failed", "TransientFailure", "MigChange", spec=cut()),
+    "GPUs cut anew, cancelled too late": Story(
+        _asking(), lambda cluster: cluster.say("m", cancel=True), "Complete", "Cancelled", "MigChange", spec=cut(), slices=(SMALL,)
+    ),
+    "GPUs cut anew past a budget": Story(
+        _asking_past_a_budget, lambda _: None, "Failed", "TransientFailure", "MigChange", spec=cut()
+    ),
     "an agent that refuses": Story(_refusing_agent, lambda _: None, "Failed", "PermanentFailure", "GpuReset", spec=_GPU),
 }  # fmt: skip
 
@@ -203,6 +238,8 @@ async def test_nothing_is_left_behind_by_a_kill(name: str) -> None:
             assert cluster.bundles() == (["kgpu-evidence-m"] if story.bundle else []), die_at
             assert machine.reset_gpus == [("GPU-1",)] * story.resets, die_at
             assert not cluster.order("n1"), die_at
+            assert machine.agent.mig.layouts["GPU-1"] in story.slices, die_at
+            assert len(machine.agent.mig.cut) <= 1, die_at
             assert not cluster.marked("n1"), die_at
             assert {where for where, _ in cluster.deletions} == set(story.forced), die_at
             assert cluster.pods_on("n1") - set(cluster.driver_pods("n1")) <= {"web-0", "web-1", "web-2", "bare"}, die_at
@@ -214,8 +251,11 @@ def _act(cluster: Watched, chance: random.Random) -> None:
     """Something that people or the weather do."""
     name, operation = chance.choice(cluster.names), chance.choice(cluster.operations)
     known = cluster.object(NODES, name)
-    what = chance.randrange(10)
-    if what == 0:
+    what = chance.randrange(11)
+    if what == 10:
+        ask(cluster, name, chance.choice(("", "another", operation)))
+        cluster.machines[name].agent.mig.ends = chance.choice((Ends.DONE, Ends.FAILED, Ends.NEVER))
+    elif what == 0:
         cluster.uncordon(name)
     elif what == 1:
         cluster.say(operation, cancel=True)
@@ -239,8 +279,10 @@ def _act(cluster: Watched, chance: random.Random) -> None:
         cluster.die_at = chance.choice((1, -1)) * (cluster.writes + 1)
 
 
-def _any_operation(chance: random.Random) -> dict[str, object]:
-    kind = chance.choice(("Maintenance", "Reboot", "GpuReset", "Replace"))
+def _any_operation(name: str, chance: random.Random) -> dict[str, object]:
+    kind = chance.choice(("Maintenance", "Reboot", "GpuReset", "Replace", "MigChange"))
+    if kind == "MigChange":
+        return cut(name, release=chance.random() < 0.3, drain=chance.choice(("gpu", "node", "none")))
     gpus = ["GPU-1"] if kind == "GpuReset" or (kind == "Maintenance" and chance.random() < 0.3) else []
     return {"type": kind, "gpus": gpus, "durationSeconds": chance.choice((3, 10, 60))}
 
@@ -268,7 +310,10 @@ def _some_cluster(chance: random.Random) -> Watched:
         cluster.pod(f"web-{name}", name)
     cluster.operations = tuple(f"m{number}" for number in range(len(cluster.names) + 2))
     for number, name in enumerate(cluster.operations):
-        cluster.operation(name, cluster.names[number % len(cluster.names)], **_any_operation(chance))
+        node, spec = cluster.names[number % len(cluster.names)], _any_operation(name, chance)
+        if spec["type"] == "MigChange":  # of several of a node it asks for the last
+            ask(cluster, node, name)
+        cluster.operation(name, node, **spec)
     return cluster
 
 
@@ -287,11 +332,13 @@ async def _any_order(seed: int) -> int:
     kills = processes.kills
     for name in cluster.operations:
         cluster.say(name, cancel=True)
+    for name in cluster.names:
+        ask(cluster, name, "")
     cluster.die_at = 0
     await processes.go_on(5)
     await processes.go_on(10)
     for _ in range(100):  # what can't be cancelled any more ends by its limit: a boot, a reset, a reading
-        if all(cluster.status(name)["phase"] in {"Complete", "Failed"} for name in cluster.operations):
+        if all(cluster.status(name)["phase"] in {"Complete", "Failed"} for name in cluster.every_operation()):
             break
         await processes.go_on(20, step=20)
     await processes.engine.stop()
@@ -300,8 +347,12 @@ async def _any_order(seed: int) -> int:
     assert not [name for name in cluster.names if cluster.unschedulable(name)], seed
     left = [name for name in cluster.names if cluster.owners(name) or cluster.order(name) or cluster.marked(name)]
     assert not left, seed
-    assert {cluster.status(name)["phase"] for name in cluster.operations} <= {"Complete", "Failed"}, seed
+    assert {cluster.status(name)["phase"] for name in cluster.every_operation()} <= {"Complete", "Failed"}, seed
+    words = [told(cluster, name) for name in cluster.names]
+    assert {word.phase for word in words if word is not None} <= {"Complete", "Failed"}, seed
     for machine in cluster.machines.values():
         assert len(machine.asked) == len(set(machine.asked)), seed
         assert len(machine.reset_ids) == len(set(machine.reset_ids)), seed
+        assert len(machine.agent.mig.cut) == len(set(machine.agent.mig.cut)), seed
+        assert not machine.agent.mig.between, seed
     return kills

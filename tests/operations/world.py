@@ -40,11 +40,12 @@ from kgpu.kube.port import (
 )
 from kgpu.notifications.notifier import Notifier
 from kgpu.operations import node_reboot
-from kgpu.operations.config import OperationBudget, RemediationPolicy, Share
+from kgpu.operations.config import MigPolicy, OperationBudget, RemediationPolicy, Share
 from kgpu.operations.model import REFUSED, UNKNOWN
 from kgpu.operations.node_reboot import Machine
 from kgpu.operations.run import OperationsController
 from tests.operations.sim_drivers import DAEMON_SET, NAMESPACE, RELEASES, SimDriver, SimDrivers
+from tests.operations.sim_mig import SimMig
 
 START = 1_700_000_000.0
 OPEN = OperationBudget(max_parallel=100, max_unavailable=Share(percent=100))
@@ -136,11 +137,14 @@ class SimAgent:
         """The GPUs that the driver lists after a reset; None for all that are asked about."""
         self.told_of_reset: list[bool] = []
         """What the orders to resume said of the act."""
+        self.mig = SimMig()
 
     def answers(self, annotations: Mapping[str, str], pods: set[str]) -> str | None:
         """The answer to the order on the Node, None without one."""
         given = read_order(annotations)
         self._machine.released = False
+        if given is None or given.step is not OrderStep.CHANGE or given.boot != self._machine.boot:
+            self.mig.idle()
         if self.silent or given is None or given.boot != self._machine.boot:
             return None
         if self.refuses:
@@ -148,7 +152,9 @@ class SimAgent:
         holders = tuple(HolderPod(namespace="default", name=name) for name in self.holders if name in pods)
         if given.step is OrderStep.WITHDRAW:
             return encode(answer(given, holders=holders))
-        self._machine.released = given.step is OrderStep.RELEASE
+        self._machine.released = given.step is OrderStep.RELEASE or given.released
+        if given.step is OrderStep.CHANGE:
+            return encode(self.mig.change(given))
         if given.exchange:
             return encode(self._exchanging(given))
         if given.step is OrderStep.RESUME and given.reset not in self.told_of_reset:
@@ -443,6 +449,7 @@ class Engine:
         own_pod: tuple[str, str] = ("", ""),
         remediation: RemediationPolicy | None = None,
         notifier: Notifier | None = None,
+        mig: MigPolicy | None = None,
         ahead: float = 0.0,
     ) -> None:
         """``ahead`` is how far its clock is, in seconds."""
@@ -454,6 +461,7 @@ class Engine:
             own_pod=own_pod,
             remediation=remediation,
             notifier=notifier,
+            mig=mig,
             clock=self.clock,
             collector=SimCollector(cluster),
             now=lambda: START + ahead + self.clock.monotonic(),

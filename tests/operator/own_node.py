@@ -27,6 +27,16 @@ REFUSED: Final[dict[str, tuple[bool, Object, str]]] = {
     "where agents are": (False, {"metadata": {"labels": {"kgpu.dev/agent": "leaving"}}}, "labels"),
     "a cordon of kgpu's": (False, {"metadata": {"annotations": {"kgpu.dev/cordon": "1"}}}, "annotations"),
     "an order of the operator's": (False, {"metadata": {"annotations": {"kgpu.dev/operation": "1"}}}, "annotations"),
+    "the operator's word on its slices": (
+        False,
+        {"metadata": {"annotations": {"kgpu.dev/mig-operation": "{}"}}},
+        "annotations",
+    ),
+    "which config the policy wants": (
+        False,
+        {"metadata": {"annotations": {"kgpu.dev/mig-default": "all-disabled"}}},
+        "annotations",
+    ),
     "a foreign annotation": (False, {"metadata": {"annotations": {"x": "y"}}}, "annotations"),
     "allocatable": (True, {"status": {"allocatable": {"nvidia.com/gpu": "99"}}}, "condition"),
     "capacity": (True, {"status": {"capacity": {"nvidia.com/gpu": "99"}}}, "condition"),
@@ -38,6 +48,9 @@ GRANTED: Final[dict[str, tuple[bool, Object]]] = {
     "labels of features": (False, {"metadata": {"labels": {"feature.node.kubernetes.io/x": "true"}}}),
     "its report": (False, {"metadata": {"annotations": {"kgpu.dev/roles.test": "{}"}}}),
     "its answer to an order": (False, {"metadata": {"annotations": {"kgpu.dev/operation-report": "{}"}}}),
+    "its request for slices": (False, {"metadata": {"annotations": {"kgpu.dev/mig-request": "{}"}}}),
+    "what has become of its label": (False, {"metadata": {"annotations": {"kgpu.dev/mig-report": "{}"}}}),
+    "how far its label is": (False, {"metadata": {"labels": {"nvidia.com/mig.config.state": "pending"}}}),
     "its condition": (True, {"status": {"conditions": [{"type": "kgpu.dev/Validated", "status": "Unknown"}]}}),
 }
 

@@ -6,7 +6,7 @@ Whoever may ask for an operation writes some of its texts: what is none to be se
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -65,8 +65,10 @@ def table(rows: Sequence[Operation | UnreadableOperation], now: float) -> list[s
 
 
 def _what(operation: Operation) -> str:
-    """What is going on; of an upgrade, from which driver to which."""
+    """What is going on; of an upgrade, from which driver to which, and of a change of MIG slices, to which config."""
     driver, message = operation.spec.driver, operation.status.message
+    if operation.spec.mig is not None:
+        return f"{operation.spec.mig.config}{': ' if message else ''}{message}"
     if driver is None:
         return message
     wanted = driver.version or driver.image or driver.digest
@@ -96,6 +98,7 @@ def details(operation: Operation | UnreadableOperation) -> list[str]:
         ("rollout", _rollout(operation)),
         ("waits for", _waits(operation)),
         ("GPUs", ", ".join(spec.gpus)),
+        ("MIG", _mig(operation)),
         ("by", spec.requested_by),
         ("reason", spec.reason),
         ("phase", f"{status.phase}{', since ' + status.phase_since if status.phase_since else ''}"),
@@ -126,6 +129,19 @@ def _driver(operation: Operation) -> str:
         return ""
     wanted = driver.version or driver.image or f"digest {driver.digest}"
     return f"{driver.from_version or 'unknown'} -> {wanted} (DaemonSet {driver.namespace}/{driver.daemon_set})"
+
+
+def _mig(operation: Operation) -> str:
+    """How a change of MIG slices cuts each GPU."""
+    mig = operation.spec.mig
+    if mig is None:
+        return ""
+    rows = (f"{row.gpu} {_slices(row.devices) if row.enabled else 'without MIG'}" for row in mig.layouts)
+    return f"{mig.config} (drain: {mig.drain}): {'; '.join(rows)}"
+
+
+def _slices(devices: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} of {name}" for name, count in sorted(devices.items())) or "no slices"
 
 
 def _rollout(operation: Operation) -> str:

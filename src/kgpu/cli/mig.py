@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from kgpu.base.errors import ConfigError
-from kgpu.cli import _mig, _mig_change
-from kgpu.cli._common import ExampleGroup, GoFlagsCommand, output_option, print_json, root_option, run_async
+from kgpu.cli import _complete, _mig, _mig_change, _mig_node
+from kgpu.cli._common import (
+    ExampleGroup,
+    GoFlagsCommand,
+    check_kubeconfig,
+    output_option,
+    print_json,
+    root_option,
+    run_async,
+)
 from kgpu.cli._mig_change import hooks_option, mode_option
 from kgpu.cli.mig_checkpoint import checkpoint, restore
 from kgpu.cli.mig_generate import generate_config
 
 if TYPE_CHECKING:
-    from kgpu.formats.mig_config import MigEntry
+    from kgpu.formats.mig_config import MigConfigs, MigEntry
     from kgpu.mig.node_plan import PlannedGpu
     from kgpu.mig.survey import SurveyedGpu
 
@@ -38,6 +46,7 @@ kgpu mig restore -f before.json
 PLAN_EXAMPLES: Final = """
 kgpu mig plan -f config.yaml -c all-balanced
 kgpu mig plan -f config.yaml -c all-balanced -o json
+kgpu mig plan --node gpu-7 --config all-1g.10gb
 """
 APPLY_EXAMPLES: Final = """
 kgpu mig apply -f config.yaml -c all-1g.10gb
@@ -62,8 +71,8 @@ def config_options(function: F) -> F:
         help="A config file of mig-parted's form, version v1; - is standard input.",
     )  # fmt: skip
     name = click.option(
-        "-c", "--selected-config", "selected", metavar="NAME", default="", envvar="MIG_PARTED_SELECTED_CONFIG",
-        help="Which of its configs. Default: the only one.",
+        "-c", "--selected-config", "--config", "selected", metavar="NAME", default="",
+        envvar="MIG_PARTED_SELECTED_CONFIG", help="Which of its configs. Default: the only one.",
     )  # fmt: skip
     return file(name(function))
 
@@ -88,9 +97,27 @@ for command in (generate_config, checkpoint, restore):
 @config_options
 @mode_option
 @root_option
+@click.option("--node", default="", metavar="NODE", shell_complete=_complete.nodes,
+              help="A node of the cluster, not this machine. Without -f by the configs of the cluster.")  # fmt: skip
+@click.option("-n", "--namespace", default="", metavar="NS", shell_complete=_complete.namespaces,
+              help="With --node: where the ConfigMap with the configs is. Default: where one is found.")  # fmt: skip
+@click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server.")
 @output_option()
-def plan(*, config_file: str, selected: str, mode_only: bool, root: str, output: str) -> None:
-    """Show which steps would make the config true; change nothing."""
+@click.pass_context
+def plan(
+    context: click.Context, *, config_file: str, selected: str, mode_only: bool, root: str, node: str, namespace: str,
+    kubeconfig: str, output: str,
+) -> None:  # fmt: skip
+    """Show which steps would make the config true; change nothing.
+
+    With --node: which resources the node would offer then and which pods would have to go, as far as the API server
+    knows.
+    """
+    if node:
+        check_kubeconfig(context, kubeconfig)
+        given = _mig.read_configs(config_file) if config_file else None
+        _mig_node.show(run_async(_of_node(kubeconfig, node, selected, given, namespace)), output)
+        return
     name, entries = _mig.read_configs(config_file).chosen(selected)
     planned = run_async(_planned(root, entries, mode_only=mode_only))
     if output == "json":
@@ -184,6 +211,18 @@ def export(*, label: str, output: str, root: str) -> None:
     for warning in unsaid(gpus):
         _mig.warn(warning)
     click.echo(json.dumps(document) if output == "json" else yaml_text.write(document), nl=output == "json")
+
+
+async def _of_node(
+    kubeconfig: str, node: str, selected: str, given: MigConfigs | None, namespace: str
+) -> _mig_node.NodePlan:
+    from kgpu.kube.client import connect
+
+    api = connect(kubeconfig)
+    try:
+        return await _mig_node.plan_of(api, node, selected, given, namespace)
+    finally:
+        await api.close()
 
 
 async def _planned(root: str, entries: Sequence[MigEntry], *, mode_only: bool) -> tuple[PlannedGpu, ...]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kgpu.manager.run import Options
     from kgpu.notifications.notifier import Notifier
     from kgpu.notifications.settings import WebhookSettings
-    from kgpu.operations.config import OperationBudget, RemediationPolicy
+    from kgpu.operations.config import MigPolicy, OperationBudget, RemediationPolicy
     from kgpu.operations.writing import ActSettings
     from kgpu.operator.cleanup import Limits
     from kgpu.operator.model import Monitoring, OperatorSettings
@@ -167,8 +167,8 @@ def run(*, log_level: str, log_format: str, **flags: Any) -> None:
     config = operations_config_of(flags)
     budget, policy, webhook = budget_of(config, flags), remediation_of(config), webhook_of(flags)
     configure(level=_level(log_level, flags["zap_level"]), form=_form(log_format, flags["zap_encoder"]))
-    acts = acts_of(settings, config)
-    run_async(_run(flags["kubeconfig"], settings, options, budget, policy, acts=acts, webhook=webhook))
+    acts, mig = acts_of(settings, config), mig_of(config)
+    run_async(_run(flags["kubeconfig"], settings, options, budget, policy, acts=acts, mig=mig, webhook=webhook))
 
 
 @operator.command("cleanup", cls=ExampleCommand, examples="kgpu operator cleanup --namespace gpu-operator")
@@ -194,7 +194,7 @@ def cleanup(*, log_level: str, log_format: str, **flags: Any) -> None:
 
 async def _run(
     kubeconfig: str, settings: OperatorSettings, options: Options, budget: OperationBudget | None,
-    policy: RemediationPolicy, *, acts: ActSettings, webhook: WebhookSettings | None = None,
+    policy: RemediationPolicy, *, acts: ActSettings, mig: MigPolicy, webhook: WebhookSettings | None = None,
 ) -> None:  # fmt: skip
     import asyncio
     import signal
@@ -238,6 +238,7 @@ async def _run(
                         own_pod=own_pod,
                         acts=acts,
                         remediation=policy,
+                        mig=mig,
                         now=now,
                         nodes=nodes,
                         notifier=_notifier(webhook, now),
@@ -316,6 +317,13 @@ def remediation_of(config: Mapping[str, Any]) -> RemediationPolicy:
     from kgpu.operations.config import read_remediation
 
     return read_remediation(config.get("remediation"), allow_force=config.get("allowForce") is True)
+
+
+def mig_of(config: Mapping[str, Any]) -> MigPolicy:
+    """How GPUs are emptied before they are cut into other MIG slices. Raises ConfigError."""
+    from kgpu.operations.config import read_mig
+
+    return read_mig(config.get("mig"), allow_force=config.get("allowForce") is True)
 
 
 def webhook_of(options: Mapping[str, Any]) -> WebhookSettings | None:

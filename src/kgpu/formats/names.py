@@ -336,6 +336,7 @@ CAPI_OWNER_NAME: Final = "cluster.x-k8s.io/owner-name"
 # Operations on nodes: who holds a node's cordon (uids, separated by commas), and the engine's field manager
 REMEDIATION_REQUESTER: Final = "kgpu remediation"  # who wants the operations that verdicts call for
 DRIVER_UPGRADE_REQUESTER: Final = "kgpu driver upgrade"  # who wants those that bring a node the wanted driver
+MIG_REQUESTER: Final = "kgpu mig"  # who wants those that nodes ask for by their label of MIG
 APPROVED_BY: Final = "kgpu.dev/approved-by"  # on NodeOperations: policy, where autoUpgrade has approved it
 APPROVED_BY_POLICY: Final = "policy"
 REMEDIATION_CONFIG_MAP: Final = "kgpu-remediation"  # there while the breaker is open
@@ -348,6 +349,7 @@ OPERATION_REPORT_ANNOTATION: Final = "kgpu.dev/operation-report"  # on Nodes: th
 MIG_REQUEST_ANNOTATION: Final = "kgpu.dev/mig-request"  # on Nodes: the agent's wish (kgpu.formats.mig_request)
 MIG_OPERATION_ANNOTATION: Final = "kgpu.dev/mig-operation"  # on Nodes: the operator's word on it
 MIG_REPORT_ANNOTATION: Final = "kgpu.dev/mig-report"  # on Nodes: what has become of the label of MIG
+MIG_OPERATION_FIELD_MANAGER: Final = "kgpu-mig-operation"  # of the operator's word on a request
 MIG_FIELD_MANAGER: Final = "kgpu-mig"  # of request, report and state label
 NODE_ORDER_FIELD_MANAGER: Final = "kgpu-node-order"  # of the answer
 OPERATIONS_FIELD_MANAGER: Final = "kgpu-operations"

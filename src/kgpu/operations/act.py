@@ -24,7 +24,8 @@ class Act:
     """``refusal`` returns why this can't be done to a node, "" if it can; ``emptied`` is the step once its pods have
     gone; ``acting`` and ``verifying`` are the steps of these phases. ``prepared`` is the step to take on the cordoned
     node before it is emptied, None once there is none; ``gone`` is the step once the Node does not exist any more.
-    ``settled`` is the step that ends or delays one that has not begun, None if it may be admitted.
+    ``settled`` is the step that ends or delays one that has not begun, None if it may be admitted. ``recalled`` is the
+    step that ends one that has begun and has not acted, None if it is still wanted.
     """
 
     refusal: Callable[[Operation, TargetNode], str]
@@ -34,3 +35,4 @@ class Act:
     prepared: Callable[[Operation, World], Step | None] = nothing_first
     gone: _Steps = superseded
     settled: Callable[[Operation, World], Step | None] = nothing_first
+    recalled: Callable[[Operation, World], Step | None] = nothing_first

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.base.times import stamp_of
+from kgpu.formats.crd.nodeoperation import OperationType
 from kgpu.operations.config import GroupCap, OperationBudget
 from kgpu.operations.model import Operation, TargetNode, moment_of
 from kgpu.operations.rollouts import Rollouts
@@ -68,8 +69,11 @@ def admit(
 
 
 def _rank(operation: Operation) -> tuple[int, float, str]:
-    """What people ask for comes before what verdicts call for, and that before rollouts, as no work is lost yet."""
+    """What people ask for comes before what verdicts call for, that before rollouts, as no work is lost yet, and new
+    MIG slices come last.
+    """
     kind = 1 if operation.automatic else 2 if operation.spec.rollout is not None else 0
+    kind = 3 if operation.type is OperationType.MIG_CHANGE else kind
     return kind, operation.created, operation.name
 
 

@@ -1,5 +1,5 @@
-"""What the admin allows the engine in the chart's values: the budget that all operations share, and the automatic
-remediation of unhealthy GPUs.
+"""What the admin allows the engine in the chart's values: the budget that all operations share, the automatic
+remediation of unhealthy GPUs, and how GPUs are emptied before they are cut into other MIG slices.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kgpu.base.plain import mapping
 from kgpu.base.suggest import did_you_mean
 from kgpu.base.typed import convert
 from kgpu.formats import names
-from kgpu.formats.crd.nodeoperation import OnTimeout, OperationDrain
+from kgpu.formats.crd.nodeoperation import MIG_DRAIN_SECONDS, MigDrain, OnTimeout, OperationDrain
 from kgpu.operations.windows import RepairWindow, read_windows
 
 MAX_NODES: Final = 100_000
 _KEYS: Final = (
-    "maxParallel", "maxUnavailable", "groups", "maxPerHour", "windows", "remediation", "hostPaths", "allowForce",
+    "maxParallel", "maxUnavailable", "groups", "maxPerHour", "windows", "remediation", "mig", "hostPaths", "allowForce",
 )  # fmt: skip
 MAX_GROUPS: Final = 16
 MAX_PATH: Final = 4096
@@ -94,6 +94,14 @@ class RemediationPolicy:
     drain: OperationDrain = field(default_factory=OperationDrain)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigPolicy:
+    """Who goes before GPUs are cut into other MIG slices, and how pods are asked to go."""
+
+    drain: MigDrain = MigDrain.GPU
+    eviction: OperationDrain = field(default_factory=lambda: OperationDrain(timeout_seconds=MIG_DRAIN_SECONDS))
+
+
 def read_budget(settings: Mapping[str, Any], where: str = "operations") -> OperationBudget:
     """Read the budget from the chart's values; a missing key has its default. Raises ConfigError."""
     _known(settings, _KEYS, where)
@@ -151,6 +159,32 @@ def read_remediation(
         attempts=usual.attempts if attempts is None else _count(attempts, f"{where}.attempts"),
         drain=_drain(settings.get("drain") or {}, f"{where}.drain", allow_force=allow_force),
     )
+
+
+def read_mig(
+    settings: Mapping[str, Any] | None, where: str = "operations.mig", *, allow_force: bool = False
+) -> MigPolicy:
+    """Read how GPUs are emptied before they are cut. Raises ConfigError."""
+    settings = settings or {}
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"{where} is {str(settings)[:60]!r}", "a mapping such as {drain: gpu}", "correct it")
+    _known(settings, ("drain", "eviction"), where)
+    word, eviction = settings.get("drain"), settings.get("eviction") or {}
+    word = str(MigDrain.GPU) if word is None else word
+    if not isinstance(word, str) or word not in list(MigDrain):
+        hint = did_you_mean(str(word)[:40], list(MigDrain))
+        raise ConfigError(
+            f"{where}.drain is {str(word)[:40]!r}", f"one of: {', '.join(MigDrain)}", hint or "correct it"
+        )
+    if isinstance(eviction, Mapping):
+        if "waitFor" in eviction:
+            raise ConfigError(
+                f"{where}.eviction has waitFor", "the other fields of a NodeOperation's spec.drain",
+                "remove it; with drain: none the pods that hold the GPUs are waited for",
+            )  # fmt: skip
+        eviction = {"timeoutSeconds": MIG_DRAIN_SECONDS, **eviction}
+    drain = _drain(eviction, f"{where}.eviction", allow_force=allow_force)
+    return MigPolicy(drain=MigDrain(word), eviction=drain)
 
 
 def _switch(value: Any, where: str) -> bool:

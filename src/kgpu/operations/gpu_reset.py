@@ -110,7 +110,7 @@ def verifying(operation: Operation, world: World) -> Step:
         return first
     if (waits := gpus.unanswered(operation, world, OrderStep.RESUME, "ResetDidNotHelp")) is not None:
         return waits
-    problem = _problem(operation, world)
+    problem = gpus.problem_of(operation, world)
     if not problem:
         return give_back(
             operation, world, Result.SUCCEEDED, "Reset", "the GPUs are reset and well", (VERIFIED, "True", "Well", "")
@@ -119,17 +119,6 @@ def verifying(operation: Operation, world: World) -> Step:
         why = f"the GPUs are not well {VERIFY_SECONDS:.0f} s after the reset: {problem}; reboot the node"
         return give_back(operation, world, Result.TRANSIENT_FAILURE, "ResetDidNotHelp", why)
     return tell(operation, world, f"the GPUs were reset; {problem}")
-
-
-def _problem(operation: Operation, world: World) -> str:
-    answer = gpus.answer_of(operation, world)
-    read = {gpu.uuid: gpu for gpu in answer.gpus} if answer is not None else {}
-    for uuid in operation.spec.gpus:
-        if uuid not in read:
-            return f"GPU {uuid} has not been read yet"
-        if read[uuid].problem:
-            return f"GPU {uuid}: {read[uuid].problem}"
-    return ""
 
 
 ACT: Final = Act(refusal=refusal, emptied=emptied, acting=acting, verifying=verifying)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from kgpu.formats.crd.nodeoperation import OperationPhase, Result, WaitingPod
+from kgpu.formats.crd.nodeoperation import MigDrain, OperationPhase, Result, WaitingPod
 from kgpu.formats.node_order import OrderAnswer, OrderStep
 from kgpu.operations.drain import DrainState, Fate, PodFate, drain_state, fate
 from kgpu.operations.emptying import empty, unread
@@ -29,6 +29,7 @@ from kgpu.operations.world import World
 
 AGENT_SECONDS: Final = 60.0
 """How long an agent may take to notice an order."""
+UNASKED: Final = "nobody asks it to go (drain: none): it is waited for"
 _UUID: Final = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._]{0,99}")
 
 
@@ -80,6 +81,9 @@ def rebooted(operation: Operation, world: World) -> Step | None:
     act = operation.status.act
     if act is None or present(world).boot_id in {"", act.boot_id}:
         return None
+    if operation.spec.mig is not None:
+        why = "the node has rebooted meanwhile; it asks again if its GPUs are not as wanted"
+        return give_back(operation, world, Result.SUPERSEDED, "Rebooted", why)
     why = "the node has rebooted meanwhile, which also resets its GPUs"
     return give_back(operation, world, Result.CANCELLED, "Rebooted", why)
 
@@ -90,13 +94,15 @@ def answer_of(operation: Operation, world: World) -> OrderAnswer | None:
     return answer if answer is not None and answer.id == operation.act_id else None
 
 
-def unanswered(operation: Operation, world: World, step: OrderStep, late: str) -> Step | None:
+def unanswered(
+    operation: Operation, world: World, step: OrderStep, late: str, *, since: float | None = None
+) -> Step | None:
     """The step to take while the agent has not done ``step``, None once it has. ``late`` is the reason if the phase's
-    time is over.
+    time is over; ``since`` is when the step was ordered if that was not with the phase.
     """
     answer = answer_of(operation, world)
     if answer is None or answer.step is not step:
-        return _silent(operation, world)
+        return _silent(operation, world, since)
     if answer.fulfils(operation.act_id, step):
         return None
     if answer.refused:
@@ -108,9 +114,9 @@ def unanswered(operation: Operation, world: World, step: OrderStep, late: str) -
     return Step(again_at=deadline_of(operation))
 
 
-def _silent(operation: Operation, world: World) -> Step:
+def _silent(operation: Operation, world: World, since: float | None) -> Step:
     """Wait for an agent that has not answered; a silent one does not run, or knows no such orders."""
-    until = (moment_of(operation.status.phase_since) or 0.0) + AGENT_SECONDS
+    until = (since or moment_of(operation.status.phase_since) or 0.0) + AGENT_SECONDS
     if world.now < until:
         return Step(again_at=until)
     why = (
@@ -118,6 +124,18 @@ def _silent(operation: Operation, world: World) -> Step:
         "knows no such orders; `kgpu status` tells"
     )
     return give_back(operation, world, Result.TRANSIENT_FAILURE, "AgentSilent", why)
+
+
+def problem_of(operation: Operation, world: World) -> str:
+    """Why the GPUs are not well by the agent's last reading, "" if they are."""
+    answer = answer_of(operation, world)
+    read = {gpu.uuid: gpu for gpu in answer.gpus} if answer is not None else {}
+    for uuid in operation.spec.gpus:
+        if uuid not in read:
+            return f"GPU {uuid} has not been read yet"
+        if read[uuid].problem:
+            return f"GPU {uuid}: {read[uuid].problem}"
+    return ""
 
 
 def _holders(operation: Operation, world: World, pods: tuple[NodePod, ...]) -> DrainState:
@@ -140,6 +158,9 @@ def _holders(operation: Operation, world: World, pods: tuple[NodePod, ...]) -> D
         WaitingPod(namespace=namespace, name=name, why="the kubelet has not freed its GPUs yet")
         for namespace, name in sorted(named - seen)
     )
+    if operation.mig_drain is MigDrain.NONE:
+        going = (WaitingPod(namespace=pod.namespace, name=pod.name, why=UNASKED) for pod in holders)
+        state, stays = DrainState(waiting=tuple(going)), ()
     more = answer.more if answer is not None else 0
     unnamed = (WaitingPod(namespace="", name=f"{more} more", why="its agent has no room to name them"),) if more else ()
     return dataclasses.replace(

@@ -43,7 +43,7 @@ def outdated(operations: Collection[Operation], now: float, nodes: Mapping[str, 
     ``KEPT_SECONDS``.
 
     The last driver upgrade of a node that is there stays if it did not succeed: it keeps the driver that failed from
-    being tried again.
+    being tried again. So does the change of MIG slices that a node still asks for, which is made once.
     """
     by_node: dict[str, list[tuple[float, Operation]]] = {}
     for operation in operations:
@@ -53,11 +53,12 @@ def outdated(operations: Collection[Operation], now: float, nodes: Mapping[str, 
     rows = []
     for ends in by_node.values():
         ends.sort(key=lambda row: (row[0], row[1].name), reverse=True)
-        stays = _last_unsuccessful_upgrade([operation for _, operation in ends], nodes)
+        newest_first = [operation for _, operation in ends]
+        stays = (_last_unsuccessful_upgrade(newest_first, nodes), _asked_for(newest_first, nodes))
         rows += [
             operation
             for place, (ended, operation) in enumerate(ends)
-            if (place >= KEPT or now - ended > KEPT_SECONDS) and operation is not stays
+            if (place >= KEPT or now - ended > KEPT_SECONDS) and operation not in stays
         ]
     return tuple(Forget(operation=operation) for operation in rows)
 
@@ -71,3 +72,13 @@ def _last_unsuccessful_upgrade(
         return None
     node = nodes.get(last.node)
     return last if node is not None and node.uid == last.status.node_uid else None
+
+
+def _asked_for(newest_first: Collection[Operation], nodes: Mapping[str, TargetNode]) -> Operation | None:
+    """The last change of MIG slices for the request that its node has now, None without one."""
+    for one in newest_first:
+        node = nodes.get(one.node)
+        asked = node.mig_request if node is not None else None
+        if one.spec.mig is not None and asked is not None and one.spec.mig.request == asked.id:
+            return one
+    return None

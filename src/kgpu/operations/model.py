@@ -16,11 +16,12 @@ import msgspec
 from kgpu.base.plain import items, mapping, strings, text
 from kgpu.base.printable import one_line
 from kgpu.base.typed import convert
-from kgpu.formats import gpu_report, names, node_order, validation_report
+from kgpu.formats import gpu_report, mig_request, names, node_order, validation_report
 from kgpu.formats.crd.nodeoperation import (
     ACT_SECONDS,
     ENDED_BY_PEOPLE,
     UPGRADE_SECONDS,
+    MigDrain,
     NodeAct,
     NodeOperationSpec,
     NodeOperationStatus,
@@ -29,6 +30,7 @@ from kgpu.formats.crd.nodeoperation import (
     OperationType,
 )
 from kgpu.formats.gpu_report import GpuReport
+from kgpu.formats.mig_request import MigProgress, MigRequest
 from kgpu.formats.node_order import NodeOrder, OrderAnswer
 from kgpu.formats.pod_origin import controller_reference
 from kgpu.operations.driver_pods import DriverPod
@@ -82,6 +84,16 @@ class Operation:
     def automatic(self) -> bool:
         """Whether a verdict called for it, and no person."""
         return self.spec.requested_by == names.REMEDIATION_REQUESTER
+
+    @property
+    def mig_drain(self) -> MigDrain:
+        """Who goes before its GPUs are cut anew; those that hold them for all other types."""
+        return MigDrain(self.spec.mig.drain) if self.spec.mig is not None else MigDrain.GPU
+
+    @property
+    def cordons(self) -> bool:
+        """Whether no new pod may come to the node."""
+        return not self.spec.gpus or self.mig_drain is MigDrain.NODE
 
     @property
     def begun(self) -> bool:
@@ -194,6 +206,12 @@ class TargetNode:
     """What the agent is ordered to do for an operation on its GPUs."""
     answer: OrderAnswer | None = None
     """The agent's answer."""
+    mig_request: MigRequest | None = None
+    """How the node's MIG manager asks for its GPUs to be cut."""
+    mig_progress: MigProgress | None = None
+    """What the operator has told it of that."""
+    mig_told: bool = False
+    """Whether the operator's word is there, even one that can't be read."""
     next_driver: str = ""
     """The DaemonSet of drivers that the operator gives the node to, "" once it has."""
 
@@ -222,6 +240,8 @@ def read_node(obj: Mapping[str, Any], groups: Collection[str] = ()) -> TargetNod
         validated=conditions.get(names.VALIDATED_CONDITION) == "True", report=_report(annotations, conditions),
         gpus_healthy=conditions.get(names.GPUS_HEALTHY_CONDITION) == "True",
         order=node_order.read_order(annotations), answer=node_order.read_answer(annotations),
+        mig_request=mig_request.read_request(annotations), mig_progress=mig_request.read_progress(annotations),
+        mig_told=names.MIG_OPERATION_ANNOTATION in annotations,
         next_driver=one_line(annotations.get(names.NEXT_DRIVER, ""), MAX_WHY),
     )  # fmt: skip
 

@@ -17,7 +17,17 @@ from typing import Any, Final
 from kgpu.base.printable import one_line
 from kgpu.base.times import stamp_of
 from kgpu.formats.crd.nodeoperation import MAX_TEXT, NodeAct, NodeBefore, OperationPhase, OperationType, Result
-from kgpu.operations import completing, driver_upgrade, forcing, gpu_reset, gpus, maintenance, reboot, replace
+from kgpu.operations import (
+    completing,
+    driver_upgrade,
+    forcing,
+    gpu_reset,
+    gpus,
+    maintenance,
+    mig_change,
+    reboot,
+    replace,
+)
 from kgpu.operations.act import Act
 from kgpu.operations.drain import drain_state
 from kgpu.operations.emptying import empty, unread
@@ -105,7 +115,8 @@ def _beginning(operation: Operation, node: TargetNode) -> dict[str, Any]:
     if not operation.spec.gpus:
         return {"reason": "Cordoning", "message": "the node is being cordoned"}
     act = NodeAct(id=f"{operation.uid}-1", boot_id=node.boot_id)
-    return {"reason": "Withdrawing", "message": "its GPUs are being withdrawn", "act": act}
+    what = "the node is being cordoned" if operation.cordons else "its GPUs are being withdrawn"
+    return {"reason": "Withdrawing", "message": what, "act": act}
 
 
 def _without_node(operation: Operation, world: World) -> Step:
@@ -138,7 +149,9 @@ def _waits(operation: Operation, world: World) -> Step:
 
 
 def _cordoning(operation: Operation, world: World) -> Step:
-    if operation.spec.gpus:
+    if first := _ACTS[operation.type].recalled(operation, world):
+        return first
+    if not operation.cordons:
         return gpus.withdrawing(operation, world)
     node = present(world)
     if operation.spec.cancel or operation.spec.resume:
@@ -162,7 +175,9 @@ def _cordoning(operation: Operation, world: World) -> Step:
 def _draining(operation: Operation, world: World) -> Step:
     node, spec = present(world), operation.spec
     emptied = functools.partial(_ACTS[operation.type].emptied, operation, world)
-    if spec.gpus:
+    if first := _ACTS[operation.type].recalled(operation, world):
+        return first
+    if not operation.cordons:
         return gpus.draining(operation, world, emptied)
     if spec.cancel or spec.resume:
         return give_back(operation, world, Result.CANCELLED, "Cancelled", "it was ended before the node was empty")
@@ -177,6 +192,8 @@ def _draining(operation: Operation, world: World) -> Step:
         driver_pod=world.driver.uid if world.driver is not None else "",
     )  # fmt: skip
     state = drain_state(world.pods, spec.drain, known, node_ready=node.ready, now=world.now, monotonic=world.monotonic)
+    if spec.gpus:  # whoever stays on the node may not hold one of these
+        return empty(operation, world, state, lambda _: gpus.draining(operation, world, emptied))
     return empty(operation, world, state, emptied)
 
 
@@ -198,6 +215,7 @@ _ACTS: Final[Mapping[OperationType, Act]] = {
     OperationType.GPU_RESET: gpu_reset.ACT,
     OperationType.REPLACE: replace.ACT,
     OperationType.DRIVER_UPGRADE: driver_upgrade.ACT,
+    OperationType.MIG_CHANGE: mig_change.ACT,
 }
 _STEPS: Final[Mapping[OperationPhase, Callable[[Operation, World], Step]]] = {
     OperationPhase.PENDING: _pending,

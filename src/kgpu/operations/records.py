@@ -14,11 +14,13 @@ from kgpu.formats.crd.nodeoperation import (
     MAX_TEXT,
     NodeBefore,
     NodeOperationStatus,
+    OperationMig,
     OperationPhase,
     OperationType,
     Result,
 )
 from kgpu.formats.crd.status import StatusCondition
+from kgpu.formats.mig_request import MigLayout
 from kgpu.formats.node_order import NodeOrder, OrderStep, exchange_order, order
 from kgpu.operations.model import HoldNode, Operation, Record, Step, TargetNode, moment_of
 from kgpu.operations.world import World
@@ -64,7 +66,7 @@ def hold(operation: Operation, world: World) -> HoldNode:
     before = operation.status.before or NodeBefore()
     owners = (*others_of(operation, world), operation.uid)
     wanted = order_of(operation, present(world))
-    cordon = not operation.spec.gpus and not before.unschedulable
+    cordon = operation.cordons and not before.unschedulable
     return HoldNode(
         node=present(world), owners=owners, cordon=cordon, order=wanted, mark=operation.waits_for_machine
     )  # fmt: skip
@@ -76,12 +78,26 @@ def order_of(operation: Operation, node: TargetNode) -> NodeOrder | None:
         return _exchange(operation, node)
     if not operation.spec.gpus:
         return None
+    if operation.spec.mig is not None:
+        return _change(operation, operation.spec.mig, node)
     resets = operation.type is OperationType.GPU_RESET
     step = _ORDERS.get(operation.phase, OrderStep.WITHDRAW) if resets else OrderStep.WITHDRAW
-    is_reset = step is OrderStep.RESUME and any(
-        row.type == ACT_DONE and row.status == "True" for row in operation.status.conditions
-    )
+    is_reset = step is OrderStep.RESUME and is_true(operation, ACT_DONE)
     return order(act=operation.act_id, boot=node.boot_id, step=step, gpus=operation.spec.gpus, reset=is_reset)
+
+
+def _change(operation: Operation, mig: OperationMig, node: TargetNode) -> NodeOrder:
+    """While it acts, the agent is to let go of the driver first if a GPU has to be reset, and then to cut the GPUs. The
+    layouts are in every step: by them it knows that instances are no reason to refuse.
+    """
+    step = _ORDERS.get(operation.phase, OrderStep.WITHDRAW)
+    if operation.phase is OperationPhase.ACTING and (is_true(operation, RELEASED) or not mig.release):
+        step = OrderStep.CHANGE
+    is_reset = step is OrderStep.RESUME and mig.release and is_true(operation, ACT_DONE)
+    given = order(act=operation.act_id, boot=node.boot_id, step=step, gpus=operation.spec.gpus, reset=is_reset)
+    layouts = tuple(MigLayout(gpu=row.gpu, enabled=row.enabled, devices=row.devices) for row in mig.layouts)
+    released = mig.release and step is OrderStep.CHANGE
+    return msgspec.structs.replace(given, layouts=layouts, released=released)
 
 
 def _exchange(operation: Operation, node: TargetNode) -> NodeOrder | None:
@@ -111,7 +127,7 @@ def unheld(operation: Operation, world: World) -> Step | None:
     the operation.
     """
     node = present(world)
-    if not operation.spec.gpus and not node.unschedulable:
+    if operation.cordons and not node.unschedulable:
         return uncordoned(operation, world)
     as_wanted = node.order == order_of(operation, node) and node.marked == operation.waits_for_machine
     if operation.uid not in node.owners or not as_wanted:
@@ -176,6 +192,12 @@ def end(operation: Operation, world: World, result: Result, reason: str, why: st
 def condition_of(operation: Operation, kind: str) -> StatusCondition | None:
     """The condition of that type on record, None without one."""
     return next((row for row in operation.status.conditions if row.type == kind), None)
+
+
+def is_true(operation: Operation, kind: str) -> bool:
+    """Whether the condition of that type is on record as True."""
+    known = condition_of(operation, kind)
+    return known is not None and known.status == "True"
 
 
 def superseded(operation: Operation, world: World) -> Step:

@@ -188,11 +188,11 @@ def _is_due(operations: Iterable[Operation], wanted: WantedOperation, policy: Re
 
 def _has_to_be_waited_for(operation: Operation, now: float) -> bool:
     """Whether an operation is under way, about to begin, or just over. What a person wants to do later, or nobody has
-    approved, is none: it may never begin, and the node is ill now.
+    approved, is none: it may never begin, and the node is ill now. Nor are new MIG slices, which come after repairs.
     """
     if operation.ended:
         return now - end_of(operation) < SETTLE
-    is_for_later = (moment_of(operation.spec.not_before) or 0.0) > now
+    is_for_later = (moment_of(operation.spec.not_before) or 0.0) > now or operation.type is OperationType.MIG_CHANGE
     return operation.begun or operation.automatic or (operation.spec.approved and not is_for_later)
 
 

@@ -20,6 +20,7 @@ from kgpu.fit.read import label_selector
 from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import (
     ROLLOUT_STOPPED,
+    MigDrain,
     NodeOperationSpec,
     OnTimeout,
     OperationDrain,
@@ -143,6 +144,12 @@ async def make_operation(api: KubeApi, node: str, spec: NodeOperationSpec) -> Op
             f"a {spec.type} is to last {spec.duration_seconds} s", "durationSeconds only with a Maintenance",
             "leave it out: others end by themselves",
         )  # fmt: skip
+    if OperationType(spec.type) is OperationType.MIG_CHANGE:
+        raise ConfigError(
+            f"a MigChange of {node:.100} can't be made by hand: how its GPUs have to be cut, only the node knows",
+            f"the node's label {names.MIG_CONFIG_LABEL}, from which kgpu makes it",
+            f"kubectl label node {node:.100} {names.MIG_CONFIG_LABEL}=CONFIG --overwrite; what it does: kgpu mig plan",
+        )
     spec = msgspec.structs.replace(spec, node_uid=await may_begin(api, node))
     body: Object = {
         "metadata": {"generateName": f"{spec.type.lower()}-{node[:_MAX_PREFIX]}-"},
@@ -261,7 +268,8 @@ async def preview_of(
     api: KubeApi, name: str, spec: NodeOperationSpec, operation: Operation | None = None
 ) -> Preview:  # fmt: skip
     """What an operation would do to a node now; ``operation`` is the one that exists already. Raises as ``preview``."""
-    seen = await preview(api, name, spec.drain, of_gpus=bool(spec.gpus), driver=spec.driver)
+    of_gpus = bool(spec.gpus) and (spec.mig is None or spec.mig.drain != MigDrain.NODE.value)
+    seen = await preview(api, name, spec.drain, of_gpus=of_gpus, driver=spec.driver)
     steps: tuple[PlannedStep, ...] = ()
     if spec.driver is not None:
         listing = await api.list(PODS, selector=Selector(fields=(("spec.nodeName", name),)))

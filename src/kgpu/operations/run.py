@@ -17,7 +17,7 @@ from kgpu.base.problems import describe
 from kgpu.kube.port import KubeApi
 from kgpu.kube.shared_informer import SharedInformer
 from kgpu.operations.collecting import CollectingProcess, EvidenceCollector
-from kgpu.operations.config import OperationBudget, RemediationPolicy, Strongest
+from kgpu.operations.config import MigPolicy, OperationBudget, RemediationPolicy, Strongest
 from kgpu.operations.metrics import figures
 from kgpu.operations.term import Term
 from kgpu.operations.watching import OperationsWatching
@@ -36,7 +36,7 @@ class OperationsController:
         self, api: KubeApi, budget: OperationBudget, *, own_pod: tuple[str, str] = ("", ""), clock: Clock | None = None,
         acts: ActSettings | None = None, remediation: RemediationPolicy | None = None,
         now: Callable[[], float] = time.time, nodes: SharedInformer | None = None,
-        notifier: Notifier | None = None, collector: EvidenceCollector | None = None,
+        notifier: Notifier | None = None, collector: EvidenceCollector | None = None, mig: MigPolicy | None = None,
     ) -> None:  # fmt: skip
         """``own_pod`` is this process's pod as (namespace, name), which is not evicted; ``notifier`` tells people
         elsewhere; ``collector`` gets what is known of a node, by default in a process of its own.
@@ -46,6 +46,7 @@ class OperationsController:
         self.budget = budget
         self._acts = acts or ActSettings()
         self._remediation = remediation or RemediationPolicy(strongest=Strongest.OFF)
+        self._mig = mig or MigPolicy()
         self._clock = clock or SystemClock()
         self._now = now
         self._own_pod = own_pod
@@ -71,7 +72,7 @@ class OperationsController:
         self._term = term = Term(
             api, self.watching, lambda: self.budget, clock=self._clock, now=self._now, own_pod=self._own_pod,
             acts=self._acts, remediation=self._remediation, count=self._count, collector=self._collector,
-            notify=notifier.tell if notifier else None,
+            mig=self._mig, notify=notifier.tell if notifier else None,
         )  # fmt: skip
         works = term.loop(), term.tell(), term.look_for_daemon_sets()
         return (*works, notifier.run()) if notifier else works

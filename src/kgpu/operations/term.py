@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,11 +27,12 @@ from kgpu.notifications.payload import EventDetails
 from kgpu.operations import writing
 from kgpu.operations.admission import admit
 from kgpu.operations.collecting import EvidenceCollector
-from kgpu.operations.config import OperationBudget, RemediationPolicy
+from kgpu.operations.config import MigPolicy, OperationBudget, RemediationPolicy
 from kgpu.operations.drain import Evicted
 from kgpu.operations.driver_pods import DriverPod
 from kgpu.operations.evidence import EvidenceWork
 from kgpu.operations.leftovers import ended_acts, leftovers, outdated
+from kgpu.operations.mig_asking import MigAsking
 from kgpu.operations.model import (
     CollectEvidence,
     Delete,
@@ -70,6 +71,7 @@ AT_ONCE: Final = 8
 """The most steps of one operation in one pass."""
 MAX_EVENTS: Final = 200
 _REPAIR: Final = "remediation"
+_MIG: Final = "MIG requests"
 _AGAIN: Final = BackoffPolicy(first=5.0, cap=60.0, factor=2.0, jitter=0.3, healthy_after=60.0)
 _PAUSE: Final = BackoffPolicy(first=0.1, cap=5.0, factor=2.0, jitter=0.3, healthy_after=30.0)
 
@@ -100,7 +102,8 @@ class Term:
 
     def __init__(
         self, api: KubeApi, watching: OperationsWatching, budget: Callable[[], OperationBudget], *, clock: Clock,
-        acts: ActSettings, remediation: RemediationPolicy, now: Callable[[], float], collector: EvidenceCollector,
+        acts: ActSettings, remediation: RemediationPolicy, mig: MigPolicy, now: Callable[[], float],
+        collector: EvidenceCollector,
         own_pod: tuple[str, str] = ("", ""), count: Callable[[str], None] = lambda _: None,
         notify: Callable[[Advice, EventDetails], None] | None = None,
         uniform: Callable[[], float] = random.random,
@@ -125,6 +128,7 @@ class Term:
         self._repairs = Repairs(
             api, watching, remediation, namespace=acts.namespace, now=now, tell=self._say
         )  # fmt: skip
+        self._mig = MigAsking(api, watching, mig, now=now, count=count)
 
     async def loop(self) -> None:
         """Make passes until cancelled, after changes and when something is due."""
@@ -175,7 +179,9 @@ class Term:
         if not watching.ready:
             return self._now() + 1.0
         await self._look_up()
-        times: list[float | None] = [await self._repair()]  # first: what is withdrawn must not begin
+        # First: what is withdrawn must not begin.
+        times: list[float | None] = [await self._look(_REPAIR, self._repairs.look)]
+        times.append(await self._look(_MIG, self._mig.look))
         seen = _PassView(watching.nodes(), self._live(watching.operations()), self.state.writes)
         known = [each for each in watching.operations() if each.uid not in self._repairs.withdrawn]
         operations = sorted((each for each in known if not each.ended), key=_giving_back_first)
@@ -335,20 +341,20 @@ class Term:
         self.state.pauses.pop(key, None)
         return None
 
-    async def _repair(self) -> float | None:
-        """Create what verdicts call for; return when to try again, None if it succeeded."""
-        until = self.state.later.get(_REPAIR, 0.0)
+    async def _look(self, name: str, look: Callable[[], Awaitable[float | None]]) -> float | None:
+        """Create what verdicts or nodes call for; return when to look again, None if only changes matter."""
+        until = self.state.later.get(name, 0.0)
         if self._clock.monotonic() < until:
             return self._now() + until - self._clock.monotonic()
         try:
-            await self._repairs.look()
+            again_at = await look()
         except LostLeadError:
             raise
         except KubeError as error:
-            return self._put_off(_REPAIR, _REPAIR, error.one_line())
-        self.state.errors.pop(_REPAIR, None)
-        self.state.pauses.pop(_REPAIR, None)
-        return None
+            return self._put_off(name, name, error.one_line())
+        self.state.errors.pop(name, None)
+        self.state.pauses.pop(name, None)
+        return again_at
 
     def _say(self, advice: Advice, about: EventDetails | None = None) -> None:
         log_advice(log, advice)

@@ -49,6 +49,8 @@ MANAGERS: Final = (
     names.VALIDATOR_FIELD_MANAGER,
     names.HEALTH_FIELD_MANAGER,
     names.OPERATIONS_FIELD_MANAGER,
+    names.MIG_OPERATION_FIELD_MANAGER,
+    names.MIG_FIELD_MANAGER,
 )
 CONCURRENCY: Final = 16
 _OPERATOR: Final = Selector(labels=(("app", "gpu-operator"),))

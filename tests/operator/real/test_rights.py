@@ -53,6 +53,7 @@ SOMETIMES: Final = {
         ("kgpu.dev", "nodeoperations", "patch"), ("kgpu.dev", "nodeoperations", "delete"),
         # Verbs that the admission policies ask about: no request has them.
         ("kgpu.dev", "nodeoperations", "record"), ("kgpu.dev", "nodeoperations", "upgrade"),
+        ("kgpu.dev", "nodeoperations", "cut"),
     },
     "kgpu-agent": {
         ("", "events", "create"), ("", "events", "patch"),

@@ -12,8 +12,10 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from kgpu.formats import names
 from kgpu.formats.crd.common import Block, doc
 from kgpu.formats.crd.status import CONDITIONS_LIST, StatusCondition
+from kgpu.formats.mig_request import MAX_ID, MAX_NAME, MAX_PROFILES
 
 WAITING_FOR_PODS: Final = "WaitingForPods"
 """The reason of an operation that waits for pods to end before it evicts any."""
@@ -28,6 +30,8 @@ MAX_WAITING: Final = 20
 DRAIN_SECONDS: Final = 300
 ACT_SECONDS: Final = 1800
 """Servers with many GPUs take ten minutes and more to boot."""
+MIG_DRAIN_SECONDS: Final = 3600
+"""A change of MIG slices waits long for disruption budgets: nobody loses anything meanwhile."""
 UPGRADE_SECONDS: Final = 3600
 """A driver may have to be downloaded and compiled on each node."""
 STEADY_SECONDS: Final = 10.0
@@ -55,6 +59,7 @@ class OperationType(enum.StrEnum):
     GPU_RESET = "GpuReset"
     REPLACE = "Replace"
     DRIVER_UPGRADE = "DriverUpgrade"
+    MIG_CHANGE = "MigChange"
 
 
 class OperationPhase(enum.StrEnum):
@@ -184,6 +189,48 @@ class OperationRollout(Block, frozen=True, kw_only=True):
     ] = STOP_AFTER  # fmt: skip
 
 
+class MigDrain(enum.StrEnum):
+    """Who goes before GPUs are cut anew."""
+
+    NODE = "node"
+    GPU = "gpu"
+    NONE = "none"
+
+
+class OperationMigLayout(Block, frozen=True, kw_only=True):
+    """How one GPU is to be cut."""
+
+    gpu: Annotated[str, doc("The GPU's UUID.", schema={"minLength": 1, "maxLength": 100})]
+    enabled: Annotated[bool, doc("Whether MIG is on.")]
+    devices: Annotated[
+        dict[str, int],
+        doc("How many slices of each profile, such as `1g.10gb`.", schema={"maxProperties": MAX_PROFILES}),
+    ] = msgspec.field(default_factory=dict)
+
+
+class OperationMig(Block, frozen=True, kw_only=True):
+    """The MIG slices that some GPUs are to have."""
+
+    config: Annotated[str, doc("The config's name, from the label.", schema={"minLength": 1, "maxLength": MAX_NAME})]
+    request: Annotated[
+        str,
+        doc("Which of the node's requests it is for; each is carried out once.",
+            schema={"minLength": 1, "maxLength": MAX_ID}),
+    ]  # fmt: skip
+    layouts: Annotated[
+        tuple[OperationMigLayout, ...],
+        doc("How each of the GPUs in `gpus` is to be cut.", schema={"minItems": 1, "maxItems": MAX_GPUS}),
+    ]
+    release: Annotated[bool, doc("Whether a GPU has to be reset for it, so that no program may have it open.")] = False
+    drain: Annotated[
+        Literal["node", "gpu", "none"],
+        doc(
+            "Who goes first: with `gpu` the pods that hold one of the GPUs; with `node` all pods of the node, which is "
+            "cordoned; with `none` nobody is asked to go, and the pods that hold one of the GPUs are waited for."
+        ),
+    ] = "gpu"
+
+
 class NodeOperationSpec(Block, frozen=True, kw_only=True):
     """What is wanted."""
 
@@ -193,17 +240,20 @@ class NodeOperationSpec(Block, frozen=True, kw_only=True):
         doc("The Node's uid; if not given, that of the node when the operation is first seen.", schema=_SHORT),
     ] = msgspec.field(default=None, name="nodeUID")
     type: Annotated[
-        Literal["Maintenance", "Reboot", "GpuReset", "Replace", "DriverUpgrade"],
+        Literal["Maintenance", "Reboot", "GpuReset", "Replace", "DriverUpgrade", "MigChange"],
         doc(
             "What is done: `Maintenance` empties the node and keeps it so until a person says that it is over; "
             "`Reboot` empties it, has it boot anew, and gives it back once it is Ready with the GPUs that it had; "
             "`GpuReset` resets the GPUs in `gpus` once no pod holds them, while pods with other GPUs go on; "
             "`Replace` keeps what is known of the node, empties it, and holds it until its machine is replaced or "
             "repaired, or a person resumes it: kgpu deletes no machine and no Node; `DriverUpgrade` empties it, "
-            "exchanges the pod of its driver for one of the driver in `driver`, and gives it back once that is loaded."
+            "exchanges the pod of its driver for one of the driver in `driver`, and gives it back once that is loaded; "
+            "`MigChange` cuts the GPUs in `gpus` into the MIG slices in `mig` once no pod holds them: a node's own "
+            f"label `{names.MIG_CONFIG_LABEL}` asks for it."
         ),
     ]
     driver: Annotated[OperationDriver | None, doc("The driver that a DriverUpgrade installs.")] = None
+    mig: Annotated[OperationMig | None, doc("The MIG slices that a MigChange makes.")] = None
     rollout: Annotated[OperationRollout | None, doc("The rollout that it belongs to.")] = None
     gpus: Annotated[
         tuple[str, ...],
@@ -224,7 +274,8 @@ class NodeOperationSpec(Block, frozen=True, kw_only=True):
         int | None,
         doc(
             f"How long a reboot may take until the node is there with another boot ({ACT_SECONDS} if not given), or a "
-            f"DriverUpgrade until the other driver is loaded ({UPGRADE_SECONDS}). A reset gets at most 10 minutes.",
+            f"DriverUpgrade until the other driver is loaded ({UPGRADE_SECONDS}). A reset or a MigChange gets at most "
+            "10 minutes.",
             minimum=1,
             schema=INT32,
         ),
@@ -329,6 +380,7 @@ IMMUTABLE: Final = tuple(
         "type",
         "gpus",
         "driver",
+        "mig",
         "rollout",
         "requestedBy",
         "reason",
@@ -379,6 +431,18 @@ DRIVER_OF_TYPE: Final = (
         "a DriverUpgrade needs driver, the DaemonSet and its digest: `kgpu node upgrade-driver` knows them",
     ),
     ("self.type == 'DriverUpgrade' || !has(self.driver)", "driver is for a DriverUpgrade alone: leave it out"),
+)
+_EACH_GPU: Final = "size(self.mig.layouts) == size(self.gpus) && self.mig.layouts.all(row, row.gpu in self.gpus)"
+MIG_OF_TYPE: Final = (
+    (
+        "self.type != 'MigChange' || (has(self.mig) && has(self.gpus) && size(self.gpus) > 0)",
+        f"a MigChange needs gpus and mig, which only the node knows: set its label {names.MIG_CONFIG_LABEL} instead",
+    ),
+    ("self.type == 'MigChange' || !has(self.mig)", "mig is for a MigChange alone: leave it out"),
+    (
+        f"!has(self.mig) || !has(self.gpus) || ({_EACH_GPU})",
+        "mig.layouts has to say for each GPU in gpus, and for no other, how it is to be cut",
+    ),
 )
 ONE_WAY: Final = tuple(
     (f"!oldSelf.{name} || self.{name}", f"{name} can't be taken back: make a new NodeOperation instead")

@@ -23,6 +23,15 @@ _MAX_WHY: Final = 300
 _DOES_NOT_GO: Final = (
     "agree with the owners of these pods, or let them go: spec.drain of the operation has force and deleteEmptyDirData"
 )
+_AFTER_MIG: Final[Mapping[str, str]] = {
+    "DrainTimeout": "see what keeps these pods; more time is the value operations.mig.eviction.timeoutSeconds",
+    "NotWell": "see what is told of the node's GPUs; the slices are made",
+    "AgentRefused": "see what the node's agent says of these GPUs",
+    "ChangeFailed": "mend what its message names, or take another MIG config; the GPUs have their former layout",
+    "ChangeTimeout": "see the log of the node's MIG manager",
+    "LayoutLost": "have the node rebooted: its GPUs then have no slices, and can be cut anew",
+}
+"""The same of a change of MIG slices."""
 _AFTER: Final[Mapping[str, str]] = {
     "DrainRefused": _DOES_NOT_GO,
     "EvictionRefused": "let the budgets of these pods allow a disruption, then make the operation anew",
@@ -84,18 +93,28 @@ def failed(snapshot: Snapshot) -> Iterator[Finding]:
         if record.phase is not OperationPhase.FAILED or age is None or age >= _DAY:
             continue
         why = one_line(record.status.message, _MAX_WHY) or record.status.reason or "nobody has said why"
-        step = _AFTER.get(record.status.reason)
         yield Finding(
             subject=record.obj.subject,
             cause=f"{record.who} on node {record.node} has failed: {why}",
             evidence=(
                 record.obj.cite("status.result"), record.obj.cite("status.reason"), record.obj.cite("status.message"),
             ),
-            remedy=(*((Remedy(step),) if step else ()), remedies.show_operation(record.name)),
+            remedy=(*_after(record), remedies.show_operation(record.name)),
             confidence=CERTAIN,
             since=record.status.completed_at or "",
             nodes=(record.node,) if record.node in snapshot.nodes else (),
         )  # fmt: skip
+
+
+def _after(record: KnownOperation) -> tuple[Remedy, ...]:
+    """What to do about a failure; a change of MIG slices is asked for by the node's label."""
+    reason, mig = record.status.reason, record.spec.mig
+    step = _AFTER.get(reason) if mig is None else _AFTER_MIG.get(reason, _AFTER.get(reason))
+    first = (Remedy(step),) if step else ()
+    if mig is None:
+        return first
+    again = remedies.relabel(record.node, names.MIG_CONFIG_LABEL, mig.config)
+    return (*first, again.why("then ask for the slices again"))
 
 
 def _end(record: KnownOperation) -> float:
