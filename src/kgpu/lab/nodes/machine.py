@@ -32,7 +32,7 @@ from kgpu.lab.nodes.podresources import FOLDER as POD_RESOURCES
 
 HARDWARE: Final = "hw"
 PLUGINS: Final = "dp"  # the kubelet's folder of device plugins
-MPS: Final = "mps"  # sockets of MPS control daemons and what lies beside them
+MPS: Final = "m"  # sockets of MPS control daemons, whose names are long, and what lies beside them
 # What says what a machine is: nodes have this one's processor and kernel, and the system that their Nodes tell.
 COPIED: Final = ("proc/cpuinfo", "proc/sys/kernel/osrelease")
 OS_RELEASE: Final = 'ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04.2 LTS"\n'
