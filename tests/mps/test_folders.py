@@ -148,3 +148,20 @@ def _copy_shell(root: Path) -> None:
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="there is no nvidia-cuda-mps-control in"):
         DriverPrograms(str(tmp_path)).find("nvidia-cuda-mps-control")
+
+
+def test_with_selinux_the_pipe_folder_is_labelled_for_containers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels: dict[str, bytes] = {}
+    monkeypatch.setattr(os, "setxattr", lambda path, name, value: labels.update({f"{path} {name}": value}))
+    made = spec(tmp_path)
+    folders.prepare(made, selinux=tmp_path)
+    assert labels == {f"{made.pipe} security.selinux": b"system_u:object_r:container_file_t:s0\0"}
+
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "setxattr", refused)
+    with pytest.raises(HostError, match="can't be labelled for containers: Operation not permitted"):
+        folders.prepare(made, selinux=tmp_path)

@@ -2,7 +2,8 @@
  *
  * Promises: speaks to the driver only, through dlopen("libcuda.so.1"), so the same program runs on the simulated driver
  * and on a real one, in any glibc image. The last line is `Done` after `Test PASSED` (exit 0), else `Test FAILED` (exit 1).
- * `--seconds S` keeps the devices busy for S seconds, `--hold S` keeps the memory for S more, `--bytes N` takes N extra. */
+ * `--seconds S` keeps the devices busy for S seconds, `--hold S` keeps the memory for S more, `--bytes N` takes N extra,
+ * `--memory` tells how much each device has for it. */
 #define _GNU_SOURCE
 #include "../cuda_api.h"
 
@@ -70,6 +71,7 @@ static struct {
     CUresult (*ModuleGetFunction)(CUfunction *, CUmodule, const char *);
     CUresult (*MemAlloc)(CUdeviceptr *, size_t);
     CUresult (*MemFree)(CUdeviceptr);
+    CUresult (*MemGetInfo)(size_t *, size_t *);
     CUresult (*MemcpyHtoD)(CUdeviceptr, const void *, size_t);
     CUresult (*MemcpyDtoH)(void *, CUdeviceptr, size_t);
     CUresult (*LaunchKernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
@@ -82,10 +84,11 @@ static const struct { const char *name; void *slot; } wanted[] = {
     {"cuDeviceTotalMem_v2", &cu.DeviceTotalMem}, {"cuCtxCreate_v2", &cu.CtxCreate}, {"cuCtxDestroy_v2", &cu.CtxDestroy},
     {"cuCtxSynchronize", &cu.CtxSynchronize}, {"cuModuleLoadDataEx", &cu.ModuleLoadDataEx},
     {"cuModuleGetFunction", &cu.ModuleGetFunction}, {"cuMemAlloc_v2", &cu.MemAlloc}, {"cuMemFree_v2", &cu.MemFree},
+    {"cuMemGetInfo_v2", &cu.MemGetInfo},
     {"cuMemcpyHtoD_v2", &cu.MemcpyHtoD}, {"cuMemcpyDtoH_v2", &cu.MemcpyDtoH}, {"cuLaunchKernel", &cu.LaunchKernel},
 };
 
-struct options { int device; double seconds, hold; size_t bytes; };
+struct options { int device, memory; double seconds, hold; size_t bytes; };
 
 static void check(CUresult result, const char *what)
 {
@@ -175,6 +178,12 @@ static int add_on(int ordinal, const struct options *options, const float *a, co
     check(cu.DeviceTotalMem(&memory, device), "cuDeviceTotalMem");
     printf("Device %d: %s, compute capability %d.%d, %zu MiB\n", ordinal, name, major, minor, memory >> 20);
     check(cu.CtxCreate(&context, 0, device), "cuCtxCreate");
+    if (options->memory) {
+        size_t available = 0, total = 0;
+        check(cu.MemGetInfo(&available, &total), "cuMemGetInfo");
+        printf("Memory: %zu MiB free of %zu MiB\n", available >> 20, total >> 20);
+        fflush(stdout);
+    }
     load_kernel(&module, &function);
     check(cu.MemAlloc(&da, size), "cuMemAlloc");
     check(cu.MemAlloc(&db, size), "cuMemAlloc");
@@ -211,11 +220,12 @@ static void on_signal(int number) { _exit(128 + number); }
 
 static void usage(FILE *to)
 {
-    fprintf(to, "Usage: vectoradd [--device N] [--seconds S] [--hold S] [--bytes N]\n"
+    fprintf(to, "Usage: vectoradd [--device N] [--seconds S] [--hold S] [--bytes N] [--memory]\n"
                 "  --device N   run on device N only (default: on every visible one)\n"
                 "  --seconds S  launch again and again for S seconds\n"
                 "  --hold S     keep the memory for S seconds after the sum\n"
-                "  --bytes N    allocate N bytes more\n");
+                "  --bytes N    allocate N bytes more\n"
+                "  --memory     say how much memory the device has for this program\n");
 }
 
 static int parse_options(int argc, char **argv, struct options *options)
@@ -228,6 +238,10 @@ static int parse_options(int argc, char **argv, struct options *options)
         if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0) {
             usage(stdout);
             exit(0);
+        }
+        if (strcmp(argv[i], "--memory") == 0) {
+            options->memory = 1;
+            continue;
         }
         if (strcmp(argv[i], "--device") == 0 && !bad && number < 1024)
             options->device = (int)number;

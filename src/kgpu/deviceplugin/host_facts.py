@@ -96,8 +96,10 @@ def mps_resources(settings: PluginSettings) -> frozenset[str]:
     return frozenset(sharing.offered_name(entry) for entry in sharing.resources)
 
 
-def _mps_roots(settings: PluginSettings) -> tuple[str, str]:
-    return (settings.mps_root, os.environ.get(ENV_MPS_FOLDER) or MPS_CONTAINER_ROOT)
+def _mps_roots(settings: PluginSettings) -> tuple[str, ...]:
+    if folder := os.environ.get(ENV_MPS_FOLDER):  # of a simulated node: the others would be this machine's
+        return (folder,)
+    return (settings.mps_root, MPS_CONTAINER_ROOT)
 
 
 def _serves(root: str, name: str) -> bool:

@@ -16,10 +16,11 @@ from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock
 from kgpu.base.errors import HostError
-from kgpu.base.service import Complaint
+from kgpu.base.service import Complaint, running
 from kgpu.base.threads import beside
 from kgpu.base.waits import first_of
 from kgpu.mps import folders
+from kgpu.mps.control_log import ControlLog
 from kgpu.mps.driver import MpsDriver
 from kgpu.mps.model import DaemonSpec
 from kgpu.mps.record import NodeRecord
@@ -66,10 +67,13 @@ class ControlDaemon:
         while True:
             began = self._clock.monotonic()
             try:
+                said = await beside(ControlLog, self.spec.log, self.spec.resource, behind=True)
                 pid = await beside(self._bring_up)
                 self._complaint.over()
                 self._become(serves=True)
-                why = await self._watch(pid)
+                async with running(**{f"log of {self.spec.resource}": said.follow(self._clock)}):
+                    why = await self._watch(pid)
+                await beside(said.tell)
                 self._become(serves=False)
                 await beside(self._clear, why)
             except HostError as problem:

@@ -18,7 +18,7 @@ from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.boot import ENV_BOOT_ID
 from kgpu.base.errors import UserError
 from kgpu.base.files import write_atomic
-from kgpu.formats.names import ENV_HW_STATE, ENV_RUN_DIR
+from kgpu.formats.names import CDI_DIR, ENV_HW_STATE, ENV_MPS_FOLDER, ENV_RUN_DIR, MPS_ROOT
 from kgpu.lab.nodes import boots, machine
 from kgpu.lab.nodes.machine import NodeMachine
 from kgpu.lab.nodes.spec import CONTAINER_DRIVER, NodeSpec, mig_rows
@@ -82,7 +82,7 @@ def command(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubeconfig: Path
     root = folder / "hw"
     words = [
         sys.executable, "-m", "kgpu", "agent",
-        "--roles", "deviceplugin,labels",
+        "--roles", "deviceplugin,labels,mps",
         "--root", str(root),
         "--driver-root", str(root),
         "--kubeconfig", str(kubeconfig),
@@ -92,6 +92,7 @@ def command(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubeconfig: Path
         "--cdi-dir", str(cdi),
         "--device-list-strategy", "cdi-cri",
         "--labels-sink", "node",
+        "--mps-root", MPS_ROOT,
     ]  # fmt: skip
     if spec.config:
         return [*words, "--config-file", str(folder / CONFIG_FILE)]
@@ -111,13 +112,14 @@ async def create_files(spec: NodeSpec, its: NodeMachine) -> None:
         log.warning("node %s: %s", spec.name, error.one_line())
 
 
-async def keep_running(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubeconfig: Path, cdi: Path) -> None:
+async def keep_running(spec: NodeSpec, its: NodeMachine, folder: Path, kubelet_socket: Path, kubeconfig: Path) -> None:
     """Run the agent until cancelled; when it ends it is started again, with growing pauses."""
     backoff = Backoff(_POLICY)
     env = {
         **os.environ,
         ENV_HW_STATE: str(folder / "hw" / "state"),
         ENV_RUN_DIR: str(folder / RUN),
+        ENV_MPS_FOLDER: str(its.find(MPS_ROOT)),
         **({ENV_BOOT_ID: boot} if (boot := boots.read(folder)) else {}),
         "PYTHONPATH": os.pathsep.join(filter(None, [_SOURCE, os.environ.get("PYTHONPATH", "")])),
         "PYTHONSAFEPATH": "1",
@@ -130,7 +132,7 @@ async def keep_running(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubec
         mode = "wb" if path.exists() and path.stat().st_size > LOG_LIMIT else "ab"
         with path.open(mode) as out:
             process = await asyncio.create_subprocess_exec(
-                *signals.with_defaults(command(spec, folder, kubelet_socket, kubeconfig, cdi)),
+                *signals.with_defaults(command(spec, folder, kubelet_socket, kubeconfig, its.find(CDI_DIR))),
                 stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=str(folder),
             )  # fmt: skip
         with contextlib.suppress(OSError):

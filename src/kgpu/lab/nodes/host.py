@@ -23,7 +23,7 @@ from kgpu.base.files import write_atomic
 from kgpu.base.inotify import CONTENT, Inotify
 from kgpu.formats.names import NODE_HOST_LABEL
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object
-from kgpu.lab.nodes import agents, container_processes, host_folder, reboot, runtime, starter
+from kgpu.lab.nodes import agents, container_processes, driver_programs, host_folder, reboot, runtime, starter
 from kgpu.lab.nodes.addresses import PodAddresses
 from kgpu.lab.nodes.feed import ObjectFeed
 from kgpu.lab.nodes.folder import SPECIAL, FolderContents, NodeFolder
@@ -221,6 +221,7 @@ class NodeHost:
                 node = SimNode(NodeSpec(name=name, profile=CPU_PROFILE), folder, folder, self._services)
                 node.resting |= self._by_node.get(name, {})
             await asyncio.to_thread(container_processes.end_all, folder)
+            await asyncio.to_thread(driver_programs.end, folder)
             async with self._services.registrations:
                 await node.remove()
             await asyncio.to_thread(shutil.rmtree, folder, True)

@@ -26,7 +26,7 @@ SOCKETS: Final = "sockets"
 LOG: Final = "log"
 LOG_LIMIT: Final = 8 << 20  # bytes, after which a log is put aside in the place of the one before
 LOG_LOOK_S: Final = 2.0
-SOCKET_ROOM: Final = 40  # bytes that names of sockets in a node's folder may take
+SOCKET_ROOM: Final = 50  # bytes that names of sockets in a node's folder may take, those of MPS daemons the longest
 SOCKET_LIMIT: Final = 107
 _PREFIX: Final = "kgpu-nodes-"
 

@@ -23,6 +23,7 @@ from kgpu.formats.names import (
     DRIVER_INSTALL_DIR,
     KUBELET_DEVICE_PLUGIN_DIR,
     KUBELET_ROOT,
+    MPS_ROOT,
     NFD_OS_ID,
     NFD_OS_VERSION,
     RUN_DIR,
@@ -33,6 +34,7 @@ from kgpu.lab.nodes.podresources import FOLDER as POD_RESOURCES
 
 HARDWARE: Final = "hw"
 PLUGINS: Final = "dp"  # the kubelet's folder of device plugins
+MPS: Final = "m"  # sockets of MPS control daemons, whose names are long, and what lies beside them
 # What says what a machine is: nodes have this one's processor and kernel, and the system that their Nodes tell.
 COPIED: Final = ("proc/cpuinfo", "proc/sys/kernel/osrelease")
 _UBUNTU: Final = {"ID": "ubuntu", "VERSION_ID": "24.04", "PRETTY_NAME": "Ubuntu 24.04.2 LTS"}
@@ -76,7 +78,8 @@ class NodeMachine:
 
 
 def of_node(folder: Path, sockets: Path, *, gpus: bool, container_driver: bool = False) -> NodeMachine:
-    """The machine of the node in ``folder``; ``sockets`` is a short path to it, for the kubelet's sockets.
+    """The machine of the node in ``folder``; ``sockets`` is a short path to it, for the sockets of
+    kubelet and MPS.
 
     A driver on the host is also where driver containers install theirs, so that one ClusterPolicy fits all nodes. With
     ``container_driver`` there is nothing until such a container has.
@@ -92,6 +95,8 @@ def of_node(folder: Path, sockets: Path, *, gpus: bool, container_driver: bool =
             f"/var{RUN_DIR}": root / RUN_DIR.lstrip("/"),
             "/run/nvidia": nvidia,
             "/var/run/nvidia": nvidia,
+            MPS_ROOT: sockets / MPS,
+            f"/var{MPS_ROOT}": sockets / MPS,
             **({} if container_driver else {DRIVER_INSTALL_DIR: folder / HARDWARE}),
             KUBELET_DEVICE_PLUGIN_DIR: sockets / PLUGINS,
             f"{KUBELET_ROOT}/pod-resources": sockets / POD_RESOURCES,

@@ -31,7 +31,7 @@ from kgpu.hw.simulator import profiles
 from kgpu.lab import lock
 from kgpu.lab.common import FIRST_NODE
 from kgpu.lab.folders import kind_of
-from kgpu.lab.nodes import agents, boots, container_processes, host_folder, spec
+from kgpu.lab.nodes import agents, boots, container_processes, driver_programs, host_folder, spec
 from kgpu.lab.nodes import folder as node_folder
 from kgpu.lab.nodes.folder import NodeFolder, has_operator, mark_for_removal
 from kgpu.lab.nodes.host_folder import RECORD, make_private
@@ -405,12 +405,13 @@ def stop_host(lab: Path) -> bool:
 
 
 def end_leftovers(folder: Path) -> None:
-    """End agents and containers that a killed host left."""
+    """End agents, containers and programs of drivers that a killed host left."""
     from kgpu.lab.nodes.agents import end_former
 
     container_processes.end_all(*folder.iterdir())
     for entry in folder.iterdir():
         end_former(entry)
+    driver_programs.end(*folder.iterdir())
 
 
 def _reap(pid: int) -> None:

@@ -185,7 +185,7 @@ class SimNode:
         await asyncio.to_thread(agents.make_hardware, self.spec, self.folder / "hw")
         await self.registered.wait()  # its labels need a Node
         await agents.keep_running(
-            self.spec, self.folder, self.devices.socket, self._shared.kubeconfig, self.folder / "cdi"
+            self.spec, self.context.machine, self.folder, self.devices.socket, self._shared.kubeconfig
         )
 
     async def _keep(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import UserError
-from kgpu.formats.names import CDI_DIR, RUN_DIR
-from kgpu.lab.nodes import agents, boots, container_processes
+from kgpu.formats.names import CDI_DIR, MPS_ROOT, RUN_DIR
+from kgpu.lab.nodes import agents, boots, container_processes, driver_programs
 from kgpu.lab.nodes.claims import ClaimManager
 from kgpu.lab.nodes.folder import REBOOT
 from kgpu.lab.nodes.machine import NodeMachine
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 BOOT_S: Final = 3.0  # how long a machine takes to come up; times the node's time scale
 # Folders that a machine has in memory. /etc/cdi and what is below /var/lib are on its disk.
-IN_MEMORY: Final = (RUN_DIR, "/run/nvidia", CDI_DIR)
+IN_MEMORY: Final = (RUN_DIR, "/run/nvidia", MPS_ROOT, CDI_DIR)
 
 
 def is_asked(folder: Path) -> bool:
@@ -51,6 +51,7 @@ async def perform(spec: NodeSpec, folder: Path, its: NodeMachine, claims: ClaimM
 def _power_cycle(spec: NodeSpec, folder: Path, its: NodeMachine) -> None:
     agents.end_former(folder)
     container_processes.cut_power(folder)
+    driver_programs.end(folder)
     # Where the host runs the agent, it has a run folder beside the machine's.
     for place in {*(its.find(path) for path in IN_MEMORY), folder / agents.RUN}:
         _empty(place)

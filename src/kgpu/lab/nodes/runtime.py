@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.formats.cdi import CdiMount
-from kgpu.formats.names import ENV_HW_STATE, ENV_LAB_CONTAINER, HW_STATE_PATH
+from kgpu.formats.names import ENV_HW_STATE, ENV_LAB_CONTAINER, ENV_MPS_PIPE_DIRECTORY, HW_STATE_PATH
 from kgpu.lab.nodes import container_processes, relay, shim
 from kgpu.lab.nodes.oci import OciConfig
 from kgpu.lab.program_cache import find_built
@@ -310,7 +310,10 @@ def _plain(config: dict[str, Any]) -> dict[str, Any]:
     else:
         # Without a state of its own the library would look for the machine's.
         environment[ENV_HW_STATE] = str(hardware / "none")
-    targets = [row["target"] for row in config["mounts"]]
+    places = {row["target"]: row["source"] for row in config["mounts"]}
+    if (pipe := environment.get(ENV_MPS_PIPE_DIRECTORY)) in places:
+        environment[ENV_MPS_PIPE_DIRECTORY] = places[pipe]
+    targets = list(places)
     libraries = {os.path.dirname(path) for path in targets if path.startswith(_LIBRARY_PARTS) and ".so" in path}
     programs = [str(root) + part for part in _PROGRAM_PARTS if (root / part.lstrip("/")).is_dir()]
     search = [environment.get("PATH", ""), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]

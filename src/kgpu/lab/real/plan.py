@@ -204,7 +204,7 @@ def agent_process(paths: LabPaths, environ: Mapping[str, str]) -> PlannedProcess
     """The kgpu agent, run from the same Python as this one; started by the lab once the node is there."""
     argv = (
         sys.executable, "-m", "kgpu", "agent",
-        "--roles", "deviceplugin,labels",
+        "--roles", "deviceplugin,labels,mps",
         "--root", str(paths.hw),
         "--driver-root", str(paths.hw),
         "--kubeconfig", str(paths.kubeconfig_of("agent")),
@@ -213,6 +213,7 @@ def agent_process(paths: LabPaths, environ: Mapping[str, str]) -> PlannedProcess
         "--config-map", CONFIG_MAP,
         "--fallback-strategies", "named,single,empty",
         "--labels-sink", "node",
+        "--mps-root", names.MPS_ROOT,
         "--health-address", "0.0.0.0:8090",
     )  # fmt: skip
     env = {

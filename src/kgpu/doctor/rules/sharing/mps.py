@@ -11,7 +11,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Pod
-from kgpu.doctor.matching import MPS, PLUGIN
+from kgpu.doctor.matching import AGENT, MPS, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place, Subject
 from kgpu.doctor.rule import rule
@@ -23,6 +23,8 @@ from kgpu.formats import names
 _ABOVE: Final = ("SCH-01", "SCH-02", "SCH-04", "DPL-03")
 _EXCLUSIVE: Final = 3.0
 _CLIENTS: Final = 48
+_LOGS: Final = ("/control.log", "/server.log")
+_MOST_LOGS: Final = 4
 _SERVER_FAULT: Final = re.compile(
     r"fatal exception|Client .* has (?:faulted|caused)|Server encountered a fatal", re.IGNORECASE
 )
@@ -60,6 +62,18 @@ def _shared_node(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
         return None
     node = snapshot.nodes.get(hit.node)
     return (node.cite(f"metadata.labels[{names.LABEL_MPS_CAPABLE}]"),) if node else ()
+
+
+def _last_words(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...]:
+    """The last lines of the logs of MPS on the pod's node, where its files were looked at."""
+    host = snapshot.hosts.get(hit.node)
+    found = []
+    for path, file in host.files.items() if host is not None else ():
+        lines = file.text.splitlines()
+        last = next((at for at in range(len(lines) - 1, -1, -1) if lines[at].strip()), None)
+        if host is not None and "/mps/" in path and path.endswith(_LOGS) and last is not None:
+            found.append(host.cite_file(path, last + 1, lines[last]))
+    return tuple(found[:_MOST_LOGS])
 
 
 def _share(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
@@ -200,7 +214,7 @@ def both_ways(snapshot: Snapshot) -> Iterator[Finding]:
                 subject=config.source.subject,
                 cause=(
                     f"{config.source} shares by time-slicing and by MPS at once in {config.key}: only one can be, and "
-                    "the plugin takes MPS without a word"
+                    "NVIDIA's plugin takes MPS without a word, and kgpu's refuses both"
                 ),
                 evidence=(config.cite("timeSlicing"), config.cite("mps")),
                 remedy=(
@@ -233,14 +247,17 @@ RULES: Final = rules_of(
         place=Place.PLUGIN,
         pattern=(
             r"error waiting for MPS daemon|error checking MPS daemon health|failed to send command to MPS daemon"
-            r"|Failed to start MPS daemon: (?P<why>[^\n]{1,300})"
+            r"|Failed to start MPS daemon: (?P<why>[^\n]{1,300})|no MPS control daemon listens for it"
+            r"|the MPS control daemon of \S{1,80} "
+            r"(?P<own>(?:can't be started|has ended at once|has '|refuses )[^\n]{0,300})"
+            r"|(?P<lacks>there is no nvidia-cuda-mps-control in [^\n]{1,300})"
         ),
-        words="MPS daemon",
+        words="",
         where=(LOG, STATUS),
-        parts=(MPS, PLUGIN),
+        parts=(MPS, PLUGIN, AGENT),
         always=True,
         proof=_daemon,
-        cause="{who}: the MPS control daemon does not answer on node {node}, or does not start: {why}",
+        cause="{who}: the MPS control daemon does not answer on node {node}, or does not start: {why}{own}{lacks}",
         remedy=(
             "kubectl get pods -A -o wide | grep mps-control-daemon",
             remedies.filled(remedies.LABEL, key=names.LABEL_MPS_CAPABLE, value="true"),
@@ -265,11 +282,13 @@ RULES: Final = rules_of(
         place=Place.DRIVER,
         pattern=(
             r"MPS server is not ready to accept new MPS client requests|cudaErrorMpsServerNotReady"
-            r"|CUDA_ERROR_MPS_SERVER_NOT_READY"
+            r"|CUDA_ERROR_MPS_SERVER_NOT_READY|cudaErrorMpsRpcFailure|CUDA_ERROR_MPS_RPC_FAILURE"
+            r"|cudaErrorMpsConnectionFailed|CUDA_ERROR_MPS_CONNECTION_FAILED"
         ),
         words="",
         where=(LOG, STATUS),
-        cause="{who} can't use its GPU: the MPS server of node {node} takes no clients",
+        proof=_last_words,
+        cause="{who} can't use its GPU: the MPS server of node {node} takes no clients, or has ended with them",
         remedy=(
             "on the node:",
             "sh -c 'tail /run/nvidia/mps/nvidia.com/gpu/log/*.log'",
@@ -314,14 +333,15 @@ RULES: Final = rules_of(
         pattern=(
             r"using --mig-strategy=(?P<strategy>\w+) is not supported with MPS"
             r"|sharing using MPS is not supported for MIG devices"
+            r"|gets no MPS control daemon: the MIG mode of GPU \d+ is on"
         ),
         words="MPS",
         where=(LOG, STATUS),
-        parts=(PLUGIN, MPS),
+        parts=(PLUGIN, MPS, AGENT),
         confidence=CERTAIN,
         always=True,
         proof=still_broken,
-        cause="{who} does not start: MPS can't share MIG devices",
+        cause="{who} does not share by MPS: it can't share GPUs whose MIG mode is on, nor their slices",
         remedy=(
             "take sharing.mps out of the device plugin's configuration, or set the MIG strategy to none on these nodes",
         ),
@@ -356,7 +376,7 @@ RULES: Final = rules_of(
         pattern=r"maximum allowed replicas exceeded: (?P<asked>\d+) > (?P<limit>\d+)",
         words="maximum allowed replicas exceeded",
         where=(LOG, STATUS),
-        parts=(PLUGIN, MPS),
+        parts=(PLUGIN, MPS, AGENT),
         always=True,
         proof=still_broken,
         besides=too_many,
