@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import pytest
@@ -58,7 +58,7 @@ class Node(Cluster):
         roles = {"deviceplugin": RoleConfig(env={"MIG_STRATEGY": "mixed"}), "mig-manager": RoleConfig(env=env)}
         self.tell(AgentConfig(roles=roles, driver_install_dir=str(root)))
 
-    async def __aenter__(self) -> Node:
+    async def __aenter__(self) -> Self:
         await self.kubelet.start()
         await self._resources.start()
         return self
@@ -215,8 +215,6 @@ async def test_a_pod_on_another_gpu_keeps_its_device(sim_root: Any, tmp_path_fac
 @contextlib.asynccontextmanager
 async def program(node: Node) -> AsyncIterator[Agent]:
     """``nvidia-mig-manager`` by itself."""
-    from kgpu.base.waits import first_of
-
     options = AgentOptions(
         roles=("mig-manager",), root=node.root, node_name=NODE, kubeconfig="given", namespace=NAMESPACE, env={},
         kubelet_socket=node.kubelet.socket, state_dir=node.folder / "state", labels_sink=LabelsSink.NONE,
@@ -225,7 +223,7 @@ async def program(node: Node) -> AsyncIterator[Agent]:
     agent = Agent(options, choose_roles(["mig-manager"]), api=node.api)
     task = asyncio.create_task(agent.run())
     try:
-        await first_of(asyncio.sleep(0.1), task)
+        await eventually(lambda: agent.roles.statuses() or task.done())
         yield agent
     finally:
         agent.stop.set()
