@@ -22,13 +22,14 @@ _CDI: Final = "kgpu's toolkit follows every change of slices by itself"
 _DEVICES: Final = "kgpu finds device nodes where the driver is"
 
 FLAGS: Final = (
-    _row(attr="config_file", flag="--config-file", aliases=("-f",), envs=("CONFIG_FILE",), restart=Restart.PROCESS,
+    _row(attr="config_file", flag="--config-file", aliases=("-f",), envs=("CONFIG_FILE",), restart=Restart.NONE,
          help="Configs by name, in mig-parted's form; followed. Without it they are made for the node's GPUs."),
-    _row(attr="default_config_file", envs=("DEFAULT_CONFIG_FILE",),
+    _row(attr="default_config_file", envs=("DEFAULT_CONFIG_FILE",), restart=Restart.NONE,
          help="The same, for names that are not among those made for the node's GPUs; followed."),
     _row(attr="host_root", flag="--host-root-mount", aliases=("-m",), envs=("HOST_ROOT_MOUNT",), default=HOST_ROOT,
          help="The host's root, whose services are stopped."),
     _row(attr="clients_file", flag="--gpu-clients-file", aliases=("-g",), envs=("GPU_CLIENTS_FILE",),
+         restart=Restart.NONE,
          help="The host's services that use GPUs."),
     _switch(attr="stop_clients", flag="--with-shutdown-host-gpu-clients", aliases=("-d",), default=False,
             envs=("WITH_SHUTDOWN_HOST_GPU_CLIENTS",),

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kgpu.agent import node_orders
 from kgpu.agent.host import Closing, Host, Role
 from kgpu.agent.options import AgentOptions
 from kgpu.base.errors import ConfigError
@@ -164,6 +163,7 @@ async def _holders(
 
 
 def _pods(uuid: str, held: Sequence[Any], inventory: Inventory) -> list[str]:
+    from kgpu.agent import node_orders
     from kgpu.formats.node_order import OrderStep, order
 
     asked = order(act="holders", boot="holders", step=OrderStep.WITHDRAW, gpus=(uuid,))
