@@ -318,3 +318,9 @@ def test_a_memory_that_can_not_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="can't be written"):
         memory.note(record)
     assert memory.now.change is None
+
+
+def test_an_uninstall_knows_the_record() -> None:
+    from kgpu.agent.leaving import OURS
+
+    assert FILE_NAME in OURS
