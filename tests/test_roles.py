@@ -16,7 +16,9 @@ import kgpu
 from kgpu.agent.roles import ROLES
 
 SRC: Final = Path(kgpu.__file__).parent
-COMPONENTS: Final = {"labels": "discovery", "features": "discovery", "node-status": "validator", "probe": "doctor"}
+COMPONENTS: Final = {
+    "labels": "discovery", "features": "discovery", "mig-manager": "mig", "node-status": "validator", "probe": "doctor",
+}  # fmt: skip
 """Roles whose component has another name."""
 
 KNOWN: Final = {
@@ -60,6 +62,12 @@ OTHERWISE: Final = {
         "top/report.py": "a GPU's health",
         "top/sorts.py": "a GPU's health",
     },
+    "mig-manager": {
+        "advise/stands.py": "the operand's name",
+        "doctor/": "a container's name, and a switch of the replaced operator's",
+        "drivermanager/plan.py": "the ending of a node label",
+        "operator/labels.py": "the ending of a node label",
+    },
     "mps": {
         "advise/": "a way of sharing",
         "discovery/model.py": "a way of sharing",
@@ -85,7 +93,7 @@ OTHERWISE: Final = {
         (
             "advise/", "agent/orders.py", "cli/crds.py", "cli/lab_node.py", "cli/monitoring.py", "doctor/",
             "drivermanager/", "exporter/", "fit/",
-            "formats/", "kube/", "lab/", "monitoring/", "operations/", "operator/applying.py",
+            "formats/", "kube/", "lab/", "mig/", "monitoring/", "operations/", "operator/applying.py",
             "operator/cleanup.py", "operator/cluster_reading.py", "operator/labelling.py", "operator/node_selectors.py",
             "operator/nodes.py", "operator/objects/", "operator/other_programs.py", "operator/projections.py",
             "operator/rendering/render.py", "operator/survey.py", "operator/watching.py", "top/find.py",

@@ -36,6 +36,9 @@ from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.fields import Type, rows
 from kgpu.formats.crd.nodeoperation import NodeOperationSpec
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
+from kgpu.formats.mig_manager_flags import FLAGS as MIG_FLAGS
+from kgpu.formats.mig_manager_flags import PROCESS as MIG_PROCESS
+from kgpu.formats.mig_manager_flags import WITHOUT as MIG_WITHOUT
 from kgpu.formats.settings import Restart, Setting
 from kgpu.formats.toolkit_config import BY_NAME, KEYS
 from kgpu.formats.toolkit_values import toml
@@ -359,6 +362,7 @@ def _sharing_needs() -> str:
 GENERATED: Mapping[str, Callable[[], str]] = {
     "device-plugin-flags": lambda: _options(FLAGS),
     "config-manager-flags": lambda: _options(MANAGER_FLAGS),
+    "mig-manager-flags": lambda: _options((*MIG_PROCESS, *MIG_FLAGS, *MIG_WITHOUT)),
     "labels-flags": lambda: _options(OPTIONS),
     "profiles": _profiles,
     "settings": _settings,

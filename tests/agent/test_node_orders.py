@@ -20,7 +20,8 @@ from kgpu.agent.node_orders import (
     unfit,
     unread_gpus,
 )
-from kgpu.formats.node_order import NodeOrder, OrderAnswer, OrderStep, answer, order
+from kgpu.formats.mig_request import MigLayout
+from kgpu.formats.node_order import NodeOrder, OrderAnswer, OrderStep, answer, change_order, order
 from kgpu.hw.fake_reader import sample_inventory, sample_partitions
 from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Problem, Reading
 from kgpu.hw.verdicts import GpuVerdict, Verdicts
@@ -102,6 +103,37 @@ def test_an_order_of_the_same_act_for_other_gpus_is_looked_at_anew() -> None:
     standing = heed(given_step(OrderStep.RELEASE, OTHER), checked(), own, 1.0)
     assert standing is not None
     assert not standing.checked
+
+
+def test_a_change_with_a_reset_keeps_the_driver_released_and_ends_with_the_next_step() -> None:
+    layouts = (MigLayout(gpu=ILL.uuid, enabled=True),)
+    given = {
+        (step, released): change_order(act="act-1", boot="boot", step=step, layouts=layouts, released=released)
+        for step in OrderStep
+        for released in (False, True)
+    }
+    released = heed(given[OrderStep.RELEASE, False], checked(), None, 1.0)
+    kept = heed(given[OrderStep.CHANGE, True], released, None, 2.0)
+    assert kept is not None
+    assert (kept.releases, kept.changes, kept.released, kept.over) == (True, True, 1.0, "")
+    late = heed(given[OrderStep.CHANGE, True], kept, None, 1.0 + LONGEST)
+    assert late is not None
+    assert (late.releases, late.changes, late.over) == (False, True, TOO_LONG)
+    over = heed(given[OrderStep.RESUME, False], kept, None, 3.0)
+    assert over is not None
+    assert (over.releases, over.changes, over.over) == (False, False, ONCE)
+    slices_alone = heed(given[OrderStep.CHANGE, False], checked(), None, 1.0)
+    assert slices_alone is not None
+    assert (slices_alone.releases, slices_alone.changes, slices_alone.over) == (False, True, "")
+
+
+def test_instances_are_no_reason_against_a_change_of_them() -> None:
+    sliced = with_gpu(ILL, mig_enabled=True, partitions=sample_partitions(ILL))
+    layouts = (MigLayout(gpu=ILL.uuid, enabled=True),)
+    change = change_order(act="act-1", boot="boot", step=OrderStep.WITHDRAW, layouts=layouts)
+    assert unfit(change, sliced) == ""
+    assert "has MIG instances" in unfit(given_step(), sliced)
+    assert "can be cut by kgpu" in unfit(change, dataclasses.replace(INVENTORY, vendor="amd"))
 
 
 AFTER_RESTART = [

@@ -14,7 +14,7 @@ import pytest
 from kgpu.agent.driver_users import DriverUser
 from kgpu.agent.node_orders import LONGEST, ONCE, TOO_LONG
 from kgpu.agent.options import AgentOptions
-from kgpu.agent.order_follower import OrderContext, OrderFollower
+from kgpu.agent.order_follower import CUTTING, OrderContext, OrderFollower
 from kgpu.agent.order_peers import OrderPeers
 from kgpu.agent.ordered import OrderedGpus
 from kgpu.agent.shared_reader import SharedReader
@@ -24,7 +24,18 @@ from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import HostError, HwError, KubeError, KubeletError
 from kgpu.base.supervise import RoleHandle
 from kgpu.formats import names
-from kgpu.formats.node_order import NodeOrder, OrderAnswer, OrderStep, encode, exchange_order, order, read_answer
+from kgpu.formats.mig_request import MigLayout
+from kgpu.formats.node_order import (
+    ChangeResult,
+    NodeOrder,
+    OrderAnswer,
+    OrderStep,
+    change_order,
+    encode,
+    exchange_order,
+    order,
+    read_answer,
+)
 from kgpu.hw.fake_reader import FakeReader, sample_inventory, sample_partitions
 from kgpu.hw.port import DriverReleasedError
 from kgpu.hw.verdicts import GpuVerdict, Verdicts
@@ -36,6 +47,7 @@ INVENTORY = sample_inventory(2)
 ILL, WELL = INVENTORY.accelerators
 NODE = "node-1"
 KEY = names.OPERATION_REPORT_ANNOTATION
+OF_A_RESET = (OrderStep.WITHDRAW, OrderStep.RELEASE, OrderStep.RESUME)
 
 
 class OwnNode:
@@ -217,7 +229,7 @@ async def test_a_driver_that_can_not_be_read_is_waited_for(world: World) -> None
 async def test_a_refused_order_changes_nothing_and_stays_refused(world: World) -> None:
     sliced = dataclasses.replace(ILL, mig_enabled=True, partitions=sample_partitions(ILL))
     world.inventory = dataclasses.replace(INVENTORY, accelerators=(sliced, WELL))
-    for step in OrderStep:
+    for step in OF_A_RESET:
         world.order(step)
         answer = await world.until(lambda: (found := world.answer) and found.step is step and found)  # noqa: B023
         assert "has MIG instances" in answer.refused
@@ -315,7 +327,7 @@ async def test_without_the_api_server_a_release_ends_in_time_and_is_answered_lat
 
 
 async def test_an_act_has_the_driver_once(world: World) -> None:
-    for step in OrderStep:
+    for step in OF_A_RESET:
         world.order(step)
         await world.fulfilled(step)
     world.order(OrderStep.RELEASE)
@@ -428,3 +440,102 @@ def test_files_that_are_no_answers_count_for_nothing(tmp_path: Path) -> None:
     assert not OrderPeers(tmp_path, {"b"}, tuple).speaks
     with pytest.raises(HostError, match="can't be written"):
         OrderPeers(tmp_path, {"b"}, tuple).write("")
+
+
+# A change of slices
+
+CUT = (MigLayout(gpu=ILL.uuid, enabled=True, devices={"1g.10gb": 7}),)
+
+
+def change(world: World, step: OrderStep, act: str = "act-1", *, released: bool = False) -> NodeOrder:
+    given = change_order(act=act, boot="boot", step=step, layouts=CUT, released=released)
+    world.annotate(names.OPERATION_ANNOTATION, encode(given))
+    return given
+
+
+async def test_a_change_is_ordered_of_the_role_and_its_result_answered() -> None:
+    world = World(cuts=lambda: True)
+    sliced = dataclasses.replace(ILL, mig_enabled=True, partitions=sample_partitions(ILL))
+    world.inventory = dataclasses.replace(INVENTORY, accelerators=(sliced, WELL))
+    async with world.running():
+        change(world, OrderStep.WITHDRAW)
+        await world.fulfilled(OrderStep.WITHDRAW)  # its slices are no reason against it
+        assert world.ordered.change is None
+        given = change(world, OrderStep.CHANGE)
+        await world.waits(CUTTING)
+        assert world.ordered.change == given
+        assert (set(world.ordered.withdrawn), world.ordered.released) == ({ILL.uuid}, "")
+        world.ordered.answer("act-0", ChangeResult(done=False))  # of another act
+        world.ordered.answer("act-1", ChangeResult(done=True))
+        answer = await world.fulfilled(OrderStep.CHANGE)
+        assert answer.result == ChangeResult(done=True)
+        assert world.ordered.change is None
+        assert set(world.ordered.withdrawn) == {ILL.uuid}
+        change(world, OrderStep.RESUME)
+        assert (await world.fulfilled(OrderStep.RESUME)).gpus[0].problem == ""
+
+
+async def test_the_driver_stays_released_while_a_gpu_is_cut_that_needs_a_reset() -> None:
+    world = World(cuts=lambda: True)
+    async with world.running():
+        change(world, OrderStep.RELEASE)
+        await world.fulfilled(OrderStep.RELEASE)
+        change(world, OrderStep.CHANGE, released=True)
+        await world.waits(CUTTING)
+        assert "cuts GPUs into slices" in world.ordered.released
+        opened = len(world.made)
+        world.ordered.answer("act-1", ChangeResult(done=False, text="in use", lost=True))
+        answer = await world.fulfilled(OrderStep.CHANGE)
+        assert answer.result == ChangeResult(done=False, text="in use", lost=True)
+        assert world.ordered.released
+        assert len(world.made) == opened
+        change(world, OrderStep.RESUME)
+        await world.fulfilled(OrderStep.RESUME)
+        assert not world.ordered.released
+
+
+async def test_an_agent_that_starts_in_the_middle_says_the_result_again() -> None:
+    world = World(cuts=lambda: True)
+    async with world.running():
+        change(world, OrderStep.CHANGE)
+        world.ordered.answer("act-1", ChangeResult(done=True))
+        await world.fulfilled(OrderStep.CHANGE)
+    world.ordered, world.follower = OrderedGpus(), world.follower
+    world.follower = world.make()
+    async with world.running():
+        await world.clock.advance(5.0)
+        assert world.ordered.change is None
+        assert (await world.fulfilled(OrderStep.CHANGE)).result == ChangeResult(done=True)
+
+
+async def test_a_node_without_a_mig_manager_says_so_instead_of_waiting() -> None:
+    world = World(uncut=lambda: "it is switched off in the ClusterPolicy")
+    async with world.running():
+        change(world, OrderStep.CHANGE)
+        answer = await world.fulfilled(OrderStep.CHANGE)
+    assert answer.result is not None
+    assert (answer.result.done, answer.result.lost) == (False, False)
+    assert answer.result.text == "no MIG manager runs on this node: it is switched off in the ClusterPolicy"
+
+
+async def test_the_process_that_speaks_has_the_result_of_the_one_that_cuts(tmp_path: Path) -> None:
+    wanted = ("deviceplugin", "mig-manager")
+    plugin = World(peers=OrderPeers(tmp_path, {"deviceplugin"}, lambda: wanted))
+    manager = World(peers=OrderPeers(tmp_path, {"mig-manager"}, lambda: wanted), cuts=lambda: True)
+    async with plugin.running(), manager.running():
+        for world in (plugin, manager):
+            change(world, OrderStep.CHANGE)
+        async with asyncio.timeout(20):
+            while not (plugin.answer and "the process of mig-manager: " + CUTTING in plugin.answer.waits):
+                await plugin.clock.advance(0.25)
+                await manager.clock.advance(0.25)
+                await asyncio.sleep(0.002)
+            assert plugin.answer.result is None
+            assert plugin.ordered.change is not None
+            manager.ordered.answer("act-1", ChangeResult(done=False, text="it does not fit"))
+            while not (plugin.answer and plugin.answer.fulfils("act-1", OrderStep.CHANGE)):
+                await plugin.clock.advance(0.25)
+                await manager.clock.advance(0.25)
+                await asyncio.sleep(0.002)
+        assert plugin.answer.result == ChangeResult(done=False, text="it does not fit")
+        assert manager.answer is None  # it does not speak on the Node

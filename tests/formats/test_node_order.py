@@ -8,13 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.formats import names
+from kgpu.formats.mig_request import MigLayout
 from kgpu.formats.node_order import (
     MAX_BYTES,
     MAX_HOLDERS,
+    ChangeResult,
     HolderPod,
     OrderedGpu,
     OrderStep,
     answer,
+    change_order,
     encode,
     order,
     read_answer,
@@ -46,6 +49,48 @@ def test_an_order_is_read_as_it_was_written() -> None:
 def test_a_malformed_order_is_not_obeyed(change: dict[str, object]) -> None:
     changed = encode(msgspec.structs.replace(GIVEN, **change))
     assert read_order({names.OPERATION_ANNOTATION: changed}) is None
+
+
+LAYOUTS = (MigLayout(gpu="GPU-1", enabled=True, devices={"1g.10gb": 7}), MigLayout(gpu="GPU-2", enabled=False))
+CHANGE = change_order(act="0b9c-1", boot="boot-1", step=OrderStep.CHANGE, layouts=LAYOUTS, released=True)
+
+
+@pytest.mark.parametrize("step", OrderStep)
+def test_an_order_of_a_change_has_its_layouts_from_the_first_step_on(step: OrderStep) -> None:
+    given = change_order(act="0b9c-1", boot="boot-1", step=step, layouts=LAYOUTS, released=True)
+    assert read_order({names.OPERATION_ANNOTATION: encode(given)}) == given
+    assert given.released is (step is OrderStep.CHANGE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layouts": ()},
+        {"layouts": LAYOUTS[:1]},
+        {"layouts": (LAYOUTS[0], LAYOUTS[0])},
+        {"gpus": ("GPU-1", "GPU-3")},
+        {"layouts": (LAYOUTS[1], MigLayout(gpu="GPU-1", enabled=False, devices={"1g.10gb": 1}))},
+        {"layouts": (LAYOUTS[1], MigLayout(gpu="GPU-1", enabled=True, devices={"1g.10gb": 65}))},
+        {"layouts": (LAYOUTS[1], MigLayout(gpu="GPU-1", enabled=True, devices={"a\nb": 1}))},
+        {"layouts": (LAYOUTS[1], MigLayout(gpu="GPU-1", enabled=True, devices={f"{n}g": 1 for n in range(17)}))},
+        {"exchange": True, "gpus": ()},
+    ],
+)
+def test_a_malformed_change_is_not_obeyed(change: dict[str, object]) -> None:
+    changed = encode(msgspec.structs.replace(CHANGE, **change))
+    assert read_order({names.OPERATION_ANNOTATION: changed}) is None
+
+
+def test_the_result_of_a_change_is_read_as_one_line() -> None:
+    written = answer(CHANGE, result=ChangeResult(done=False, text="it does\nnot fit", lost=True))
+    assert written.result == ChangeResult(done=False, text="it does not fit", lost=True)
+    assert read_answer({names.OPERATION_REPORT_ANNOTATION: encode(written)}) == written
+    forged = msgspec.structs.replace(written, result=ChangeResult(done=True, text="x\n" * 400))
+    found = read_answer({names.OPERATION_REPORT_ANNOTATION: encode(forged)})
+    assert found is not None
+    assert found.result is not None
+    assert len(found.result.text) == 300
+    assert found.result.text.isprintable()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 1, "step": "erase"}', "9" * MAX_BYTES])

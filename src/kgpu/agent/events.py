@@ -25,7 +25,12 @@ MEMORY: Final = 512  # records remembered for repeats
 QUEUE: Final = 64  # events waiting for the API server
 
 # The end of a problem is told too, and lets the same problem be told again when it returns.
-GOOD_NEWS: Final = frozenset({"DeviceRecovered", "DriverReadable", "ConfigApplied", "ValidationPassed", "GPUHealthy"})
+GOOD_NEWS: Final = frozenset(
+    {
+        "DeviceRecovered", "DriverReadable", "ConfigApplied", "ValidationPassed", "GPUHealthy", "MigApplied",
+        "MigAdopted", "MigChangedByHand",
+    }
+)  # fmt: skip
 
 
 class EventPublisher(Protocol):

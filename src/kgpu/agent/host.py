@@ -73,7 +73,8 @@ class Role:
     ``hand_over`` removes what it has published in a place where it publishes no longer, once that is elsewhere; False
     while it is not.
     ``was_reset`` tells it that an act has reset these GPUs just now; it may block, and raises HostError.
-    A ``configured`` role reads the device plugin's configuration from ``Host.config``.
+    A ``configured`` role reads the device plugin's configuration from ``Host.config``. A role that ``cuts`` makes the
+    changes of slices that are ordered (``OrderedGpus.change``), and answers them.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Role:
     hand_over: HandOver | None = None
     configured: bool = False
     was_reset: WasReset | None = None
+    cuts: bool = False
 
 
 def validations_dir(options: AgentOptions) -> Path:

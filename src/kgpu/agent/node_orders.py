@@ -2,7 +2,8 @@
 
 An order is refused for good where a reset would do harm or can't be done. Its steps only go forward: once the driver
 was opened again, by order or after ``LONGEST`` seconds, it is not released for the same act any more. The answer on the
-Node is this agent's memory: one that starts in the middle goes on from there.
+Node is this agent's memory: one that starts in the middle goes on from there, and what has come of a change of slices
+is said again instead of done again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from kgpu.formats import names
-from kgpu.formats.node_order import HolderPod, NodeOrder, OrderAnswer, OrderedGpu, OrderStep
+from kgpu.formats.node_order import ChangeResult, HolderPod, NodeOrder, OrderAnswer, OrderedGpu, OrderStep
 from kgpu.hw.port import Accelerator, Inventory, Problem, Reading
 from kgpu.hw.verdicts import Verdicts
 
@@ -40,6 +41,7 @@ class Standing:
 
     ``checked``: its GPUs are here and may be reset; an exchange needs no check. ``released`` is when the driver was let
     go of. ``over`` is why it is in use again, and stays so, "" before. ``told``: health knows that the GPUs were reset.
+    ``result`` is what has come of the change of their slices, None before.
     """
 
     order: NodeOrder
@@ -48,6 +50,7 @@ class Standing:
     released: float | None = None
     over: str = ""
     told: bool = False
+    result: ChangeResult | None = None
 
     @property
     def withdraws(self) -> bool:
@@ -57,7 +60,12 @@ class Standing:
     @property
     def releases(self) -> bool:
         """Whether nothing here may open the driver."""
-        return self.withdraws and self.order.step is OrderStep.RELEASE and not self.over
+        return self.withdraws and _wants_release(self.order) and not self.over
+
+    @property
+    def changes(self) -> bool:
+        """Whether the GPUs are to be cut now."""
+        return self.withdraws and self.order.step is OrderStep.CHANGE and self.result is None
 
 
 def heed(order: NodeOrder | None, before: Standing | None, own: OrderAnswer | None, now: float) -> Standing | None:
@@ -67,13 +75,17 @@ def heed(order: NodeOrder | None, before: Standing | None, own: OrderAnswer | No
     same = before is not None and (before.order.id, before.order.gpus) == (order.id, order.gpus)
     standing = replace(before, order=order) if before is not None and same else _begun(order, before, own)
     released = standing.released
-    if order.step is OrderStep.RELEASE and standing.releases and released is None:
+    if standing.releases and released is None:
         released = now
     longest = LONGEST_EXCHANGE if order.exchange else LONGEST
     late = released is not None and now - released >= longest
-    opened = order.step is OrderStep.RESUME or (released is not None and order.step is not OrderStep.RELEASE)
+    opened = order.step is OrderStep.RESUME or (released is not None and not _wants_release(order))
     over = standing.over or (TOO_LONG if late else ONCE if opened else "")
     return replace(standing, released=released, over=over)
+
+
+def _wants_release(order: NodeOrder) -> bool:
+    return order.step is OrderStep.RELEASE or (order.step is OrderStep.CHANGE and order.released)
 
 
 def _begun(order: NodeOrder, before: Standing | None, own: OrderAnswer | None) -> Standing:
@@ -83,20 +95,21 @@ def _begun(order: NodeOrder, before: Standing | None, own: OrderAnswer | None) -
     return Standing(
         order=order, refused=own.refused, checked=not (own.refused or own.waits.startswith(UNCHECKED)),
         over=ONCE if own.step is OrderStep.RESUME else own.waits if own.waits.startswith(OVER) else "",
-        told=own.step is OrderStep.RESUME,
+        told=own.step is OrderStep.RESUME, result=own.result if own.step is OrderStep.CHANGE else None,
     )  # fmt: skip
 
 
 def unfit(order: NodeOrder, inventory: Inventory) -> str:
     """Why the order can never be carried out here, "" if it can."""
     if inventory.vendor != names.NVIDIA:
-        return f"only NVIDIA GPUs can be reset by kgpu, and this node's are of {inventory.vendor}"
+        done = "cut" if order.layouts else "reset"
+        return f"only NVIDIA GPUs can be {done} by kgpu, and this node's are of {inventory.vendor}"
     listed = {gpu.uuid: gpu for gpu in inventory.accelerators}
     for uuid in order.gpus:
         gpu = listed.get(uuid)
         if gpu is None or _is_missing(gpu):
             return f"this node's driver lists no GPU {uuid}; take its UUID from `nvidia-smi -L` there"
-        if gpu.partitions:
+        if gpu.partitions and not order.layouts:
             profiles = ", ".join(dict.fromkeys(part.profile for part in gpu.partitions))
             return (
                 f"GPU {uuid} has MIG instances ({profiles}), which a reset deletes and nothing makes again; delete "

@@ -30,6 +30,15 @@ def reading_roles(orders: Orders) -> tuple[str, ...]:
     return tuple(name for name in roles if config is not None and not why_stopped(config, orders.labels, name))
 
 
+def why_uncut(orders: Orders) -> str:
+    """Why no process of this node runs the role that cuts GPUs, "" if one does or nothing is known."""
+    config = orders.config
+    roles = [role.name for role in ROLES if role.cuts]
+    if config is None:
+        return ""
+    return next((why_stopped(config, orders.labels, name) for name in roles), "this agent has no role for it")
+
+
 def make_follower(
     options: AgentOptions, orders: Orders, ordered: OrderedGpus, readers: SharedReaders, *,
     api: Callable[[], KubeApi], place: Callable[[], DriverPlace | None], slots: Iterable[Slot], alone: bool = True,
@@ -63,5 +72,7 @@ def make_follower(
         OrderContext(
             api=api, own=orders, node=options.node_name, ordered=ordered, readers=readers, reader=reader,
             holdings=PodResources(socket), verdicts=file.read, was_reset=was_reset, peers=peers,
+            cuts=lambda: any(slot.role.cuts for slot in slots),
+            uncut=lambda: why_uncut(orders),
         )
     )  # fmt: skip

@@ -32,6 +32,7 @@ from kgpu.base.threads import beside
 from kgpu.base.waits import first_of
 from kgpu.formats import names
 from kgpu.formats.node_order import (
+    ChangeResult,
     HolderPod,
     OrderAnswer,
     OrderedGpu,
@@ -50,8 +51,11 @@ log = logging.getLogger(__name__)
 
 POLL: Final = 2.0
 """Seconds between two looks at everything while an order stands."""
+PEERS_POLL: Final = 0.25
+"""The same while other processes of this node are waited for, whose answers are files."""
 SETTLE: Final = 2.0
 """Seconds until an answer that the Node does not show counts as overwritten, not as on its way."""
+CUTTING: Final = "the GPUs are being cut"
 _RETRY: Final = BackoffPolicy(first=0.5, cap=30.0)
 
 
@@ -73,8 +77,9 @@ class DriverReaders(Protocol):
 
 
 def _purpose(standing: Standing) -> str:
-    what = "exchanges the driver" if standing.order.exchange else "resets GPUs"
-    return f"the operation {standing.order.id} {what}"
+    order = standing.order
+    what = "exchanges the driver" if order.exchange else "cuts GPUs into slices" if order.layouts else "resets GPUs"
+    return f"the operation {order.id} {what}"
 
 
 def _deaf(_gpus: tuple[str, ...]) -> None:
@@ -88,7 +93,8 @@ class OrderContext:
     ``reader()`` lends a reader for as long as a block lasts. ``verdicts()`` are those of health, None if there are
     none. ``was_reset(gpus)`` tells health that these were reset just now, and raises HostError; it may block.
     ``users()`` are the processes of this agent that have the driver open. ``peers`` are the node's other agents, None
-    where it has one.
+    where it has one. ``cuts()`` says whether a role of this process cuts GPUs, and ``uncut()`` why no process of this
+    node does, "" where one does.
     """
 
     api: Callable[[], KubeApi]
@@ -102,6 +108,8 @@ class OrderContext:
     was_reset: Callable[[tuple[str, ...]], None] = _deaf
     users: Callable[[], tuple[DriverUser, ...]] = driver_users
     peers: OrderPeers | None = None
+    cuts: Callable[[], bool] = lambda: False
+    uncut: Callable[[], str] = lambda: ""
     boot: str = field(default_factory=boot_id)
     uptime: Callable[[], float] = uptime
     clock: Clock = field(default_factory=SystemClock)
@@ -116,6 +124,7 @@ class OrderFollower:
         self._resumed = 0.0  # when the step resume was seen, in seconds since boot
         self._inventory: Inventory | None = None
         self._wake = asyncio.Event()
+        self._waits_for_peers = False
         self._wanted: str | None = None  # the answer, "" for none; None while that is not known
         self._news = ChangeNotifier()
 
@@ -141,7 +150,8 @@ class OrderFollower:
         withdraws, releases = (standing.withdraws, standing.releases) if standing is not None else (False, False)
         gpus = standing.order.gpus if standing is not None and withdraws else ()
         was, now = ordered.released, f"{why}: the driver is released for it" if releases else ""
-        ordered.set(dict.fromkeys(gpus, f"withdrawn: {why}"), now)
+        change = standing.order if standing is not None and standing.changes else None
+        ordered.set(dict.fromkeys(gpus, f"withdrawn: {why}"), now, change)
         if now and not was:
             log.info("%s", now)
             self._context.readers.hold(now, exchange=standing is not None and standing.order.exchange)
@@ -156,20 +166,21 @@ class OrderFollower:
             group.create_task(self._keep_writing(handle))
 
     async def _keep_obeying(self) -> None:
-        own = self._context.own
+        own, answers = self._context.own, self._context.ordered.answers
         while True:
-            revision = own.revision
+            revision, answered_before = own.revision, answers.revision
             self._wake.clear()
             self.heed()
             answered = await self._answer() if self._standing is not None else None
             await self._say(answered)
-            later = [self._context.clock.sleep(POLL)] if self._standing is not None else []
-            await first_of(own.changed(revision), self._wake.wait(), *later)
+            pause = PEERS_POLL if self._waits_for_peers else POLL
+            later = [self._context.clock.sleep(pause)] if self._standing is not None else []
+            await first_of(own.changed(revision), self._wake.wait(), answers.changed(answered_before), *later)
 
     async def _say(self, answered: OrderAnswer | None) -> None:
         """Let the Node have the answer, or if another process speaks for this one, that process."""
         wanted: str | None = encode(answered) if answered is not None else ""
-        peers = self._context.peers
+        peers, self._waits_for_peers = self._context.peers, False
         if peers is not None:
             try:
                 await beside(peers.write, wanted or "")
@@ -178,10 +189,13 @@ class OrderFollower:
             if not peers.speaks:
                 wanted = None
             elif answered is not None and answered.step is not OrderStep.RESUME and self._standing is not None:
-                others = await beside(peers.waits, self._standing.order)
+                order = self._standing.order
+                others = await beside(peers.waits, order)
+                self._waits_for_peers = bool(others)
                 waits = "; ".join(filter(None, (answered.waits, others)))
+                result = answered.result or await beside(peers.result, order)
                 wanted = encode(answer(
-                    self._standing.order, waits=waits, refused=answered.refused, holders=answered.holders
+                    order, waits=waits, refused=answered.refused, holders=answered.holders, result=result
                 ))  # fmt: skip
         if wanted != self._wanted:
             self._wanted = wanted
@@ -208,7 +222,23 @@ class OrderFollower:
             return answer(order, waits=silent, holders=pods)
         if order.step is OrderStep.RELEASE:
             return answer(order, waits=await self._release(standing), holders=pods)
+        if order.step is OrderStep.CHANGE:
+            return self._change(standing, pods)
         return answer(order, holders=pods, gpus=await self._read_anew(standing))
+
+    def _change(self, standing: Standing, pods: tuple[HolderPod, ...]) -> OrderAnswer:
+        """The answer while a role cuts the GPUs, here or in another process, and afterwards."""
+        context, order = self._context, standing.order
+        why = context.uncut()
+        result = standing.result or context.ordered.answered(order.id)
+        if result is None and why:
+            result = ChangeResult(done=False, text=f"no MIG manager runs on this node: {why}")
+        if result is None:
+            return answer(order, waits=CUTTING if context.cuts() else "", holders=pods)
+        if self._standing == standing and standing.result is None:
+            self._standing = replace(standing, result=result)
+            self._obey(self._standing)
+        return answer(order, holders=pods, result=result)
 
     async def _exchange(self, standing: Standing) -> OrderAnswer:
         """The answer while the driver itself is exchanged: who holds GPUs is for its manager to find out."""

@@ -15,7 +15,7 @@ from typing import Final
 from kgpu.base.errors import HostError
 from kgpu.base.files import write_atomic
 from kgpu.formats.names import OPERATION_REPORT_ANNOTATION
-from kgpu.formats.node_order import MAX_BYTES, NodeOrder, OrderAnswer, read_answer
+from kgpu.formats.node_order import MAX_BYTES, ChangeResult, NodeOrder, OrderAnswer, read_answer
 
 FOLDER: Final = "operation"
 
@@ -60,6 +60,12 @@ class OrderPeers:
                 why = (said.refused or said.waits) if said is not None and said.id == order.id else ""
                 found.append(f"the process of {role}: {why or 'it has not followed the order yet'}")
         return "; ".join(found)
+
+    def result(self, order: NodeOrder) -> ChangeResult | None:
+        """What another process says has come of the order's change of slices, None for nothing yet."""
+        others = (self._read(role) for role in self._wanted() if role not in self._own)
+        said = (one.result for one in others if one is not None and one.fulfils(order.id, order.step))
+        return next((one for one in said if one is not None), None)
 
     def _read(self, role: str) -> OrderAnswer | None:
         with contextlib.suppress(OSError, UnicodeDecodeError), open(self._folder / role, "rb") as file:

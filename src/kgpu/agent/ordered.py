@@ -1,13 +1,16 @@
-"""What the operator has ordered of this node's GPUs now, for the roles: which are withdrawn, and whether the driver is
-released. ``node_orders`` sets it.
+"""What the operator has ordered of this node's GPUs now, for the roles: which are withdrawn, whether the driver is
+released, and how they are to be cut. ``node_orders`` sets it; the role that cuts GPUs answers here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kgpu.base.change_notifier import ChangeNotifier
+
+if TYPE_CHECKING:
+    from kgpu.formats.node_order import ChangeResult, NodeOrder
 
 _NONE: Final[Mapping[str, str]] = {}
 
@@ -17,16 +20,30 @@ class OrderedGpus:
 
     def __init__(self) -> None:
         self._news = ChangeNotifier()
+        self._answered: tuple[str, ChangeResult] | None = None
+        self.answers = ChangeNotifier()
+        """Counts the answers to orders of changes."""
         self.withdrawn: Mapping[str, str] = _NONE
         """The GPUs that are offered to no pod, by UUID, and why."""
         self.released = ""
         """Why nothing here may open the driver, "" while it may."""
+        self.change: NodeOrder | None = None
+        """The order by whose layouts GPUs are to be cut now, None without one or once that was answered."""
 
-    def set(self, withdrawn: Mapping[str, str] = _NONE, released: str = "") -> None:
+    def set(self, withdrawn: Mapping[str, str] = _NONE, released: str = "", change: NodeOrder | None = None) -> None:
         """Apply what is ordered from now on."""
-        if (withdrawn, released) != (self.withdrawn, self.released):
-            self.withdrawn, self.released = withdrawn, released
+        if (withdrawn, released, change) != (self.withdrawn, self.released, self.change):
+            self.withdrawn, self.released, self.change = withdrawn, released, change
             self._news.notify()
+
+    def answer(self, act: str, result: ChangeResult) -> None:
+        """Say what has come of the change that the act ``act`` orders."""
+        self._answered = act, result
+        self.answers.notify()
+
+    def answered(self, act: str) -> ChangeResult | None:
+        """What was said of that act last, None for nothing yet."""
+        return self._answered[1] if self._answered is not None and self._answered[0] == act else None
 
     @property
     def revision(self) -> int:

@@ -201,6 +201,12 @@ class SharedReader:
             await asyncio.wait(tuple(self._asking))
         await _close(opened)
 
+    def changed(self) -> None:
+        """Forget what was read, as this process has changed the hardware; subscribers are told to read anew."""
+        for shared in self._shared():
+            shared.forget()
+        self._publish(HardwareEvent(kind=EventKind.INVENTORY))
+
     def reopen(self) -> None:
         """End ``hold``: the next call opens the driver again, and subscribers are told to read anew."""
         self._released = ""

@@ -84,6 +84,9 @@ COMMANDS: Final = (
     CommandEntry(
         "nvidia-ctk", "kgpu.cli.nvidia_ctk", "nvidia_ctk", "The container toolkit's command line.", hidden=True
     ),
+    CommandEntry(
+        "nvidia-mig-manager", "kgpu.cli.mig_manager", "mig_manager", "Slices by the Node's label.", hidden=True
+    ),
     CommandEntry("mig", "kgpu.cli.mig", "mig", "Cut GPUs into MIG slices, as a config says."),
     CommandEntry("nri", "kgpu.cli.nri", "nri", "Give GPUs to containers that ask for them by name."),
     CommandEntry("exporter", "kgpu.cli.exporter", "exporter", "What every accelerator does, as metrics."),

@@ -12,7 +12,7 @@ that is malformed, is None to it, as one that is not there.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -112,18 +112,25 @@ def encode(document: MigRequest | MigProgress | MigReport) -> str:
 
 def is_sound(given: MigRequest) -> bool:
     """Whether the request's texts and counts are within bounds, and each GPU is named once."""
-    uuids = [layout.gpu for layout in given.layouts]
-    texts = ((given.id, MAX_ID), (given.config, MAX_NAME), *((uuid, MAX_NAME) for uuid in uuids))
-    if not 0 < len(uuids) <= MAX_GPUS or len(set(uuids)) < len(uuids):
-        return False
-    return all(text and text == one_line(text, most) for text, most in texts) and all(map(_is_layout, given.layouts))
+    texts = ((given.id, MAX_ID), (given.config, MAX_NAME))
+    return (
+        bool(given.layouts)
+        and all(text and text == one_line(text, most) for text, most in texts)
+        and are_layouts(given.layouts)
+    )
+
+
+def are_layouts(layouts: Sequence[MigLayout]) -> bool:
+    """Whether the layouts' texts and counts are within bounds, and each GPU is named once."""
+    uuids = [layout.gpu for layout in layouts]
+    return len(uuids) <= MAX_GPUS and len(set(uuids)) == len(uuids) and all(map(_is_layout, layouts))
 
 
 def _is_layout(layout: MigLayout) -> bool:
     profiles = layout.devices
     if len(profiles) > MAX_PROFILES or (profiles and not layout.enabled):
         return False
-    named = all(name and name == one_line(name, MAX_NAME) for name in profiles)
+    named = all(name and name == one_line(name, MAX_NAME) for name in (layout.gpu, *profiles))
     return named and all(0 <= count <= MAX_COUNT for count in profiles.values())
 
 

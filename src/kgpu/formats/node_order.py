@@ -5,7 +5,9 @@ The operator alone writes the order (``kgpu.dev/operation``), the agent alone th
 offered to no pod, and the answer names the pods that still hold it; ``release``, the agent has closed the driver's
 library, as a reset needs a GPU that no program has open; ``resume``, the agent has opened it again and says how the
 GPU is. Each step includes the ones before, but ``resume`` ends ``release``. Where the driver itself is exchanged, all
-GPUs are meant: the order names none and begins with ``release``. Without an order, or with one of another boot,
+GPUs are meant: the order names none and begins with ``release``. Where MIG slices are changed, the order has the
+``layouts`` from its first step on, and before ``resume`` comes ``change``: the agent cuts the GPUs, and the answer has
+the ``result``. Without an order, or with one of another boot,
 everything is as usual.
 
 Both come from outside, so readers trust their shape only after decoding. An order or answer in a version that a reader
@@ -23,7 +25,7 @@ import msgspec
 from kgpu.base import typed
 from kgpu.base.printable import one_line
 from kgpu.formats import names
-from kgpu.formats.mig_request import MigLayout
+from kgpu.formats.mig_request import MigLayout, are_layouts
 
 VERSION: Final = 1
 MAX_GPUS: Final = 16
@@ -114,6 +116,17 @@ def order(*, act: str, boot: str, step: OrderStep, gpus: tuple[str, ...], reset:
     return NodeOrder(version=VERSION, id=act, boot=boot, step=step, gpus=gpus, reset=reset)
 
 
+def change_order(
+    *, act: str, boot: str, step: OrderStep, layouts: tuple[MigLayout, ...], released: bool = False
+) -> NodeOrder:
+    """An order in this version for a change of MIG slices."""
+    gpus = tuple(layout.gpu for layout in layouts)
+    return NodeOrder(
+        version=VERSION, id=act, boot=boot, step=step, gpus=gpus, layouts=layouts,
+        released=released and step is OrderStep.CHANGE,
+    )  # fmt: skip
+
+
 def exchange_order(*, act: str, boot: str, step: OrderStep) -> NodeOrder:
     """An order in this version for an exchange of the driver."""
     return NodeOrder(version=VERSION, id=act, boot=boot, step=step, exchange=True)
@@ -121,7 +134,7 @@ def exchange_order(*, act: str, boot: str, step: OrderStep) -> NodeOrder:
 
 def answer(
     given: NodeOrder, *, waits: str = "", refused: str = "", holders: tuple[HolderPod, ...] = (),
-    gpus: tuple[OrderedGpu, ...] = (), driver: str = "",
+    gpus: tuple[OrderedGpu, ...] = (), driver: str = "", result: ChangeResult | None = None,
 ) -> OrderAnswer:  # fmt: skip
     """The answer to an order, short by construction."""
     named = tuple(sorted(set(holders)))
@@ -129,6 +142,7 @@ def answer(
         version=VERSION, id=given.id, step=given.step, waits=one_line(waits, MAX_TEXT),
         refused=one_line(refused, MAX_TEXT), holders=named[:MAX_HOLDERS], more=max(0, len(named) - MAX_HOLDERS),
         gpus=tuple(_short(gpu) for gpu in gpus[:MAX_GPUS]), driver=one_line(driver, MAX_ID),
+        result=_short_result(result),
     )  # fmt: skip
 
 
@@ -143,6 +157,11 @@ def read_order(annotations: Mapping[str, str]) -> NodeOrder | None:
     if given is None or len(given.gpus) > MAX_GPUS or len(set(given.gpus)) < len(given.gpus):
         return None
     if given.exchange is bool(given.gpus) or (given.exchange and given.step is OrderStep.WITHDRAW):
+        return None
+    cut = {layout.gpu for layout in given.layouts}
+    if (given.step is OrderStep.CHANGE and not cut) or (cut and (cut != set(given.gpus) or given.exchange)):
+        return None
+    if not are_layouts(given.layouts):
         return None
     texts = (given.id, given.boot, *given.gpus)
     return given if all(text and text == one_line(text, MAX_ID) for text in texts) else None
@@ -161,6 +180,7 @@ def read_answer(annotations: Mapping[str, str]) -> OrderAnswer | None:
         given, id=one_line(given.id, MAX_ID), waits=one_line(given.waits, MAX_TEXT),
         refused=one_line(given.refused, MAX_TEXT), holders=holders, more=max(0, given.more),
         gpus=tuple(_short(gpu) for gpu in given.gpus[:MAX_GPUS]), driver=one_line(given.driver, MAX_ID),
+        result=_short_result(given.result),
     )  # fmt: skip
 
 
@@ -170,6 +190,10 @@ _Document = TypeVar("_Document", NodeOrder, OrderAnswer)
 def _read(annotations: Mapping[str, str], key: str, kind: type[_Document]) -> _Document | None:
     document = typed.read(annotations.get(key, ""), kind, most=MAX_BYTES)
     return document if document is not None and document.version == VERSION else None
+
+
+def _short_result(result: ChangeResult | None) -> ChangeResult | None:
+    return None if result is None else msgspec.structs.replace(result, text=one_line(result.text, MAX_TEXT))
 
 
 def _short(gpu: OrderedGpu) -> OrderedGpu:

@@ -23,6 +23,7 @@ PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
     "nvidia-validator": ("nvidia-validator",),
     "nvidia-ctk": ("nvidia-ctk",),
     "nvidia-mig-parted": ("mig",),
+    "nvidia-mig-manager": ("nvidia-mig-manager",),
     "dcgm-exporter": ("exporter",),
     "driver-manager": ("driver-manager",),
     "manage-crds": ("crds",),

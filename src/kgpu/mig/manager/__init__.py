@@ -1,0 +1,1 @@
+"""What follows a node's label of MIG, and sees to it that its GPUs are cut so."""
