@@ -16,7 +16,9 @@ import kgpu
 from kgpu.agent.roles import ROLES
 
 SRC: Final = Path(kgpu.__file__).parent
-COMPONENTS: Final = {"labels": "discovery", "features": "discovery", "node-status": "validator", "probe": "doctor"}
+COMPONENTS: Final = {
+    "mig-manager": "mig", "labels": "discovery", "features": "discovery", "node-status": "validator", "probe": "doctor",
+}  # fmt: skip
 """Roles whose component has another name."""
 
 KNOWN: Final = {
@@ -59,6 +61,12 @@ OTHERWISE: Final = {
         "operator/objects/containers.py": "the name of the port for probes",
         "top/report.py": "a GPU's health",
         "top/sorts.py": "a GPU's health",
+    },
+    "mig-manager": {
+        "advise/": "the operand's row, for what a cluster can do",
+        "doctor/": "a container's name, that of the replaced program",
+        "drivermanager/": "the end of a Node label",
+        "operator/labels.py": "the end of a Node label",
     },
     "mps": {
         "advise/": "a way of sharing",
