@@ -103,7 +103,8 @@ async def test_a_role_starts_with_its_file_in_place(cluster, started, roles, tmp
     cluster.label(plugin="true", **{LABELS_LABEL.rpartition(".")[2]: "true"})
     async with hosted(cluster, tmp_path, roles):
         await eventually(lambda: state(cluster, "one") == ("running", ""))
-        assert Path(started.options["one"].env["CONFIG_FILE"]).read_text() == "one"
+        file = Path(started.options["one"].env["CONFIG_FILE"])
+        assert await asyncio.to_thread(file.read_text) == "one"
         assert "CONFIG_FILE" not in started.options["two"].env
 
 
