@@ -63,7 +63,6 @@ OTHERWISE: Final = {
         "top/sorts.py": "a GPU's health",
     },
     "mig-manager": {
-        "advise/": "the operand's row, for what a cluster can do",
         "doctor/": "a container's name, that of the replaced program",
         "drivermanager/": "the end of a Node label",
         "operator/labels.py": "the end of a Node label",

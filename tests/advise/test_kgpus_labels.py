@@ -32,13 +32,13 @@ def written(root: Path, folder: Path, config: str = "version: v1") -> dict[str, 
 @pytest.mark.parametrize(
     ("profile", "models"),
     [
-        ("dgx-1-v100", {"Tesla-V100-SXM2-16GB": ("missing", "no")}),
+        ("dgx-1-v100", {"Tesla-V100-SXM2-16GB": ("yes", "no")}),
         ("dgx-1-p100", {"Tesla-P100-SXM2-16GB": ("no", "no")}),
-        ("l4", {"NVIDIA-L4": ("missing", "no")}),
-        ("a30", {"NVIDIA-A30": ("missing", "yes")}),
-        ("hgx-b200", {"NVIDIA-B200": ("missing", "yes")}),
-        ("mixed-models", {"NVIDIA-A100-SXM4-80GB": ("missing", "yes"), "NVIDIA-L4": ("missing", "unknown"),
-                          "Tesla-T4": ("missing", "no")}),
+        ("l4", {"NVIDIA-L4": ("yes", "no")}),
+        ("a30", {"NVIDIA-A30": ("yes", "yes")}),
+        ("hgx-b200", {"NVIDIA-B200": ("yes", "yes")}),
+        ("mixed-models", {"NVIDIA-A100-SXM4-80GB": ("yes", "yes"), "NVIDIA-L4": ("yes", "unknown"),
+                          "Tesla-T4": ("yes", "no")}),
     ],
 )  # fmt: skip
 def test_mps_and_mig_on_each_model(

@@ -56,8 +56,8 @@ def test_mig_profiles_are_those_of_the_model_with_the_most_of_each() -> None:
     [
         ("isolation", H100, SharingWay.MIG, []),
         ("isolation", L4, SharingWay.WHOLE, [SharingWay.MIG]),
-        ("memory-limit", L4, SharingWay.WHOLE, [SharingWay.MIG, SharingWay.MPS]),
-        ("throughput", H100, SharingWay.MIG, [SharingWay.MPS]),
+        ("memory-limit", L4, SharingWay.MPS, [SharingWay.MIG]),
+        ("throughput", H100, SharingWay.MPS, []),
         ("throughput", P100, SharingWay.TIME_SLICING, [SharingWay.MPS, SharingWay.MIG]),
         ("many-small", P100, SharingWay.TIME_SLICING, []),
         ("whole-gpu", H100, SharingWay.WHOLE, []),

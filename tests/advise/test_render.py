@@ -44,7 +44,7 @@ def test_a_kind_shows_now_every_way_and_the_profiles() -> None:
     assert "8 x NVIDIA-H100-80GB-HBM3 on each of 2 nodes: a, b" in shown
     assert "now: offers 8 nvidia.com/gpu" in shown
     assert "whole GPU in use the node offers nvidia.com/gpu" in shown
-    assert "MPS missing the GPU can" in shown
+    assert "MPS yes up to 48 clients" in shown
     assert "MIG profiles, the most of each on one GPU: 7 x 1g.10gb, 4 x 1g.20gb" in shown
 
 

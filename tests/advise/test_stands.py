@@ -52,16 +52,16 @@ MPS = shares(SharingWay.MPS)
         ("time-slicing", {**V100, "shares": shares(SharingWay.TIME_SLICING, replicas=0)}, IN_USE, "by time-slicing"),
         ("time-slicing", {**V100, "shares": MPS}, YES, "instead of MPS and not beside it"),
         ("time-slicing", {**H100, "offered": ((SLICE, 7),)}, YES, "of MIG slices too"),
-        ("mps", V100, MISSING, "up to 48 clients; MPS control daemon: not provided by kgpu yet"),
-        ("mps", H100, MISSING, "not provided by kgpu yet"),
-        ("mps", {"product": "NVIDIA-H100-80GB-HBM3"}, MISSING, "not provided by kgpu yet"),  # by the table of models
+        ("mps", V100, YES, "up to 48 clients: by the device plugin's configuration"),
+        ("mps", H100, YES, "up to 48 clients"),
+        ("mps", {"product": "NVIDIA-H100-80GB-HBM3"}, YES, "up to 48 clients"),  # by the table of models
         ("mps", P100, NO, "6.0 is older than Volta (7.0)"),
         ("mps", {"product": "Mystery"}, UNKNOWN, "no label tells the compute capability"),
         ("mps", {}, UNKNOWN, "no label tells the compute capability"),
         ("mps", {**H100, "slices": "1g.10gb"}, NO, "which MPS can't share"),
         ("mps", {**H100, "offered": ((SLICE, 7),)}, NO, "which MPS can't share"),
         ("mps", {**H100, "mig_strategy": "mixed"}, NO, "the MIG strategy is mixed"),
-        ("mps", {**H100, "mig_strategy": "single"}, MISSING, "not provided"),
+        ("mps", {**H100, "mig_strategy": "single"}, YES, "up to 48"),
         ("mps", {**V100, "shares": MPS, "offered": ((GPU, 4),)}, IN_USE, "nvidia.com/gpu by MPS"),
         ("mps", {**V100, "shares": MPS}, MISSING, "configured, and the node offers nothing"),
         ("mig", H100, YES, "up to 7 slices on each GPU, 1g.10gb the smallest"),
@@ -120,9 +120,7 @@ def test_what_is_there_is_not_called_missing() -> None:
     assert "resource.k8s.io" not in why
 
 
-def test_an_mps_daemon_and_a_mig_manager_of_kgpu_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mig_manager_of_kgpu_changes_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stands, "provided", lambda _operand: True)
-    assert stands.mps(ModelOnNode(node="n1", **V100), V1)[0] is YES
-    assert stands.mps(ModelOnNode(node="n1", **V100, shares=MPS), V1)[0] is IN_USE
     assert "not provided" not in stands.mig(ModelOnNode(node="n1", **H100), V1)[1]
     assert "not provided" not in stands.dra(ModelOnNode(node="n1", **H100), V1)[1]

@@ -1,6 +1,6 @@
 """How each way to share stands on some GPUs, as rules: one function for each way, which gives a state and the reason.
 
-What kgpu itself has not got yet is asked of the operands' rows: with an MPS daemon or a MIG manager the answer changes.
+What kgpu itself has not got yet is asked of the operands' rows: with a MIG manager the answer changes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from kgpu.formats.support import dotted
 
 Stand = tuple[Possibility, str]
 
-_NO_DAEMON: Final = f"{BY_NAME['mps'].title}: not provided by kgpu yet"
-_NO_MANAGER: Final = f"{BY_NAME['mig-manager'].title}: not provided by kgpu yet, so cut with nvidia-smi mig"
 _UNLABELLED: Final = "labels come with the driver and feature discovery; kgpu doctor says what keeps them"
 
 VOLTA: Final = (7, 0)
@@ -67,7 +65,7 @@ def time_slicing(gpus: ModelOnNode, _dra: DraService) -> Stand:
 
 
 def mps(gpus: ModelOnNode, _dra: DraService) -> Stand:
-    """Volta or newer, no MIG, and somebody who runs the control daemon."""
+    """Volta or newer, and no MIG."""
     shared = _shared(gpus, SharingWay.MPS)
     if shared is not None:
         return _mps_set_up(gpus, shared)
@@ -80,16 +78,14 @@ def mps(gpus: ModelOnNode, _dra: DraService) -> Stand:
         return Possibility.NO, "the MIG strategy is mixed, with which the device plugin refuses MPS"
     if not gpus.compute and geometry_of(gpus.product) is None:
         return Possibility.UNKNOWN, f"no label tells the compute capability, and it takes 7.0 (Volta): {_UNLABELLED}"
-    if not provided("mps"):
-        return Possibility.MISSING, f"the GPU can, up to {MPS_CLIENTS} clients; {_NO_DAEMON}"
     return Possibility.YES, f"up to {MPS_CLIENTS} clients: by the device plugin's configuration"
 
 
 def _mps_set_up(gpus: ModelOnNode, shared: ResourceShares) -> Stand:
     """Configured; in use where something is offered, which takes the daemon."""
-    if gpus.offered or provided("mps"):
+    if gpus.offered:
         return Possibility.IN_USE, _said(shared)
-    return Possibility.MISSING, f"configured, and the node offers nothing: {_NO_DAEMON}"
+    return Possibility.MISSING, "configured, and the node offers nothing: kgpu doctor says what keeps the daemon"
 
 
 def mig(gpus: ModelOnNode, _dra: DraService) -> Stand:
@@ -141,8 +137,7 @@ def _no_mig(gpus: ModelOnNode, geometry: Geometry | None) -> Stand | None:
 def _how_to_cut(geometry: Geometry | None) -> str:
     said = "the driver says so; its profiles are in no table here" if geometry is None else _most(geometry)
     reset = "; turning MIG on resets the GPU" if geometry is not None and geometry.needs_reset else ""
-    by = "" if provided("mig-manager") else f"; {_NO_MANAGER}"
-    return f"{said}{reset}{by}"
+    return f"{said}{reset}"
 
 
 def _most(geometry: Geometry) -> str:
