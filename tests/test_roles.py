@@ -63,10 +63,10 @@ OTHERWISE: Final = {
         "top/sorts.py": "a GPU's health",
     },
     "mig-manager": {
-        "advise/stands.py": "the operand's name",
-        "doctor/": "a container's name, and a switch of the replaced operator's",
-        "drivermanager/plan.py": "the ending of a node label",
-        "operator/labels.py": "the ending of a node label",
+        "advise/": "the operand's name",
+        "doctor/": "a container's name, that of the replaced program",
+        "drivermanager/": "the end of a Node label",
+        "operator/labels.py": "the end of a Node label",
     },
     "mps": {
         "advise/": "a way of sharing",

@@ -11,7 +11,9 @@ from kgpu.formats.agent_config import AgentConfig, RoleConfig
 KNOWN = ("features", "labels", "deviceplugin")
 words = st.sampled_from(["a", "b", ""])
 roles = st.dictionaries(
-    st.sampled_from([*KNOWN, "later"]), st.builds(RoleConfig, enabled=st.booleans(), label=words), max_size=4
+    st.sampled_from([*KNOWN, "later"]),
+    st.builds(RoleConfig, enabled=st.booleans(), label=words, where=words),
+    max_size=4,
 )
 labels = st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from(["true", "True", "", "false", "paused"]))
 
@@ -21,7 +23,8 @@ def test_a_role_runs_exactly_where_it_is_named_enabled_known_and_labelled_true(r
     config = AgentConfig(roles=roles, leaving=leaving)
     for name, wanted in wanted_roles(config, labels, KNOWN).items():
         told = roles.get(name)
-        labelled = told is not None and (not told.label or labels.get(told.label) == "true")
+        keys = [key for key in (told.label, told.where) if key] if told is not None else []
+        labelled = all(labels.get(key) == "true" for key in keys)
         assert wanted.run == (not leaving and told is not None and told.enabled and name in KNOWN and labelled)
         assert bool(wanted.why and wanted.reason) == (not wanted.run)
 

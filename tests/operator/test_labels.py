@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -186,6 +186,42 @@ def test_no_default_layout_when_the_policy_says_so() -> None:
     assert names.MIG_CONFIG_LABEL not in labels_for({names.LABEL_MIG_CAPABLE: "true"}, rules)
 
 
+MIG: Final = {names.LABEL_MIG_CAPABLE: "true"}
+
+
+def with_default(layout: str) -> LabelRules:
+    return LabelRules.of(policy(spec={"migManager": {"config": {"default": layout}}}))
+
+
+def mig_of(node: ClusterNode) -> tuple[str | None, str | None]:
+    return node.labels.get(names.MIG_CONFIG_LABEL), node.annotations.get(names.MIG_DEFAULT_ANNOTATION)
+
+
+def test_what_earlier_versions_have_written_does_not_act_after_an_update() -> None:
+    """They wrote ``all-disabled`` on every node, also where somebody had cut GPUs by hand."""
+    node = settled(node_object(labels=MIG), RULES)
+    assert mig_of(node) == ("all-disabled", None)
+    assert label_plan(node, RULES) is None
+
+
+@pytest.mark.parametrize("layout", ["all-balanced", "all-1g.10gb"])
+def test_another_default_acts_on_new_nodes_and_on_those_with_the_former_one(layout: str) -> None:
+    assert mig_of(settled(node_object(labels=MIG), with_default(layout))) == (layout, layout)
+    assert mig_of(settled(node_object(labels=MIG), RULES, with_default(layout))) == (layout, layout)
+
+
+def test_a_default_changed_back_acts_too_and_goes_on_doing_so() -> None:
+    back = settled(node_object(labels=MIG), with_default("all-balanced"), RULES)
+    assert mig_of(back) == ("all-disabled", "all-disabled")
+    assert label_plan(back, RULES) is None
+    assert mig_of(settled(node_object(labels=MIG), with_default("all-balanced"), with_default(""))) == (None, None)
+
+
+def test_a_default_never_marks_a_persons_layout() -> None:
+    theirs = node_object(labels={**MIG, names.MIG_CONFIG_LABEL: "all-1g.10gb"})
+    assert mig_of(settled(theirs, with_default("all-balanced"))) == ("all-1g.10gb", None)
+
+
 def test_the_mark_of_upgrades_is_on_nodes_whose_driver_kgpu_exchanges_and_on_no_others() -> None:
     """It stops the driver's pod from emptying the node."""
     rules = LabelRules.of(policy(spec={"driver": {"upgradePolicy": {"autoUpgrade": True}}}))
@@ -231,7 +267,9 @@ async def _carry_out(obj: Object, all_rules: list[LabelRules]) -> ClusterNode:
         if change.clear or change.clear_annotations:
             gone = {"labels": dict.fromkeys(change.clear), "annotations": dict.fromkeys(change.clear_annotations)}
             live = await api.patch(NODES, change.name, {"metadata": gone})
-        metadata = {"name": change.name, "labels": dict(change.labels)}
+        metadata = {
+            "name": change.name, "labels": dict(change.labels), "annotations": dict(change.annotations),
+        }  # fmt: skip
         wanted = {"metadata": {key: value for key, value in metadata.items() if value}}
         live = await api.apply(NODES, wanted, manager=names.OPERATOR_FIELD_MANAGER)
     return read_node(live)
@@ -254,7 +292,7 @@ ALL_RULES = st.builds(
     mode=st.sampled_from(["kubevirt", "kata"]),
     driver_crd=st.booleans(),
     mig_manager=st.booleans(),
-    mig_disabled=st.booleans(),
+    mig_default=st.sampled_from(["", "all-disabled", "all-balanced"]),
 )
 NODE_OBJECTS = st.builds(lambda labels, gpus: node_object(labels=labels, gpus=gpus), LABELS, st.sampled_from([0, 8]))
 

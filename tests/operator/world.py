@@ -32,7 +32,18 @@ NAMESPACE = "gpu-operator"
 IMAGES = {"DRIVER_IMAGE": "example.org/driver:580.65.06", "DRIVER_MANAGER_IMAGE": "example.org/manager:1"}
 SETTINGS = OperatorSettings(namespace=NAMESPACE, image="example.org/kgpu:1", images=IMAGES)
 OPERANDS_LAYOUT = dataclasses.replace(SETTINGS, layout=NodeLayout.OPERANDS)
-ROLES = ("features", "toolkit", "validator", "deviceplugin", "exporter", "health", "probe", "labels")
+ROLES = (
+    "features",
+    "toolkit",
+    "validator",
+    "deviceplugin",
+    "mps",
+    "mig-manager",
+    "exporter",
+    "health",
+    "probe",
+    "labels",
+)
 PCI = names.NFD_PCI_NVIDIA[0]
 FEATURES = {
     "feature.node.kubernetes.io/kernel-version.full": "6.8.0-40-generic",

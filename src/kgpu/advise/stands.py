@@ -16,7 +16,6 @@ from kgpu.formats.support import dotted
 
 Stand = tuple[Possibility, str]
 
-_NO_MANAGER: Final = f"{BY_NAME['mig-manager'].title}: not provided by kgpu yet, so cut with nvidia-smi mig"
 _UNLABELLED: Final = "labels come with the driver and feature discovery; kgpu doctor says what keeps them"
 
 VOLTA: Final = (7, 0)
@@ -138,8 +137,7 @@ def _no_mig(gpus: ModelOnNode, geometry: Geometry | None) -> Stand | None:
 def _how_to_cut(geometry: Geometry | None) -> str:
     said = "the driver says so; its profiles are in no table here" if geometry is None else _most(geometry)
     reset = "; turning MIG on resets the GPU" if geometry is not None and geometry.needs_reset else ""
-    by = "" if provided("mig-manager") else f"; {_NO_MANAGER}"
-    return f"{said}{reset}{by}"
+    return f"{said}{reset}"
 
 
 def _most(geometry: Geometry) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kgpu import __version__
 from kgpu.agent import status
+from kgpu.agent.config_map_files import ConfigMapFiles
 from kgpu.agent.driver_place import DriverPlace, find_driver
 from kgpu.agent.host import HandOver, Host, Role
 from kgpu.agent.host_files import HostFiles
@@ -85,6 +86,7 @@ class AutoAgent(AgentProcess):
         self._files = HostFiles(options.state_dir)
         self._config = SwitchedConfig()
         self._ref = ConfigRef()
+        self._config_files = ConfigMapFiles(self.api, namespace=options.namespace, folder=options.state_dir)
         self._slots = {role.name: Slot(role, self._host, self.decide) for role in roles}
         self._keepers = Supervisor(policy=POLICY, on_advice=self.decide)
         self._problems: dict[str, ConfigError] = {}
@@ -123,6 +125,7 @@ class AutoAgent(AgentProcess):
                 "orders": self._follow_orders,
                 "roles": self._steer,
                 "config": self._follow_config,
+                "config files": self._config_files.run,
                 "clean-up": self._clean_up,
                 "operation": self._follow_operation,
                 "report": writer.run,
@@ -171,7 +174,7 @@ class AutoAgent(AgentProcess):
             else:
                 self._apply(orders.config, orders)
                 handle.running()
-            await first_of(orders.changed(revision), asyncio.sleep(LOOK))
+            await first_of(orders.changed(revision), self._config_files.changed(), asyncio.sleep(LOOK))
 
     def _apply(self, config: AgentConfig, orders: Orders) -> None:
         decisions = wanted_roles(config, self._marked(orders), self._rows)
@@ -189,6 +192,8 @@ class AutoAgent(AgentProcess):
             self.place = None
         place = self.place or find_driver(config, self.options.host_root)
         self._heed(orders, place)
+        running = [name for name, decision in self.wanted.items() if decision.run]
+        self._config_files.want({name: config.roles[name].files for name in running if config.roles[name].files})
         for name, slot in self._slots.items():
             if self.wanted[name].run and name not in self._held:
                 self._withdrawn.discard(name)
@@ -215,8 +220,11 @@ class AutoAgent(AgentProcess):
 
     def _start(self, slot: Slot, config: AgentConfig, place: DriverPlace) -> None:
         name = slot.role.name
+        files = self._config_files.env(name)
+        if files is None:  # what it reads is not there yet
+            return
         try:
-            slot.want(role_options(self.options, slot.role, config.roles[name], config, place))
+            slot.want(role_options(self.options, slot.role, config.roles[name], config, place, files=files))
             self._accept(name)
         except ConfigError as error:
             self._problems[name] = error

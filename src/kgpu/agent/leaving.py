@@ -18,7 +18,7 @@ from kgpu.agent.orders import MEMORY
 from kgpu.agent.remembered_config import CONFIG_MEMORY
 from kgpu.base.errors import HostError
 from kgpu.base.threads import beside, calls_under_way
-from kgpu.formats.names import HEALTH_HISTORY
+from kgpu.formats.names import CONFIG_FILE_PREFIX, HEALTH_HISTORY
 from kgpu.kube.port import KubeApi
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,12 @@ def _entries(folder: Path) -> list[Path]:
 def _is_ours(path: Path) -> bool:
     """Whether it is one of kgpu's files, or left from an interrupted write of one (``kgpu.base.files``)."""
     plain = path.is_symlink() or not path.is_dir()
-    return plain and (path.name in OURS or path.name.startswith((HEALTH_HISTORY, *(f".{name}." for name in OURS))))
+    return plain and (
+        path.name in OURS
+        or path.name.startswith(
+            (HEALTH_HISTORY, CONFIG_FILE_PREFIX, f".{CONFIG_FILE_PREFIX}", *(f".{name}." for name in OURS))
+        )
+    )
 
 
 def _remove(path: Path) -> None:

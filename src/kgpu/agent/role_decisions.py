@@ -1,6 +1,6 @@
 """Decides from the operator's document and the Node's labels which roles run on this node. Pure.
 
-A role runs if the document names and enables it, and its label is exactly ``true``. Any other value stops it on this
+A role runs if the document names and enables it, and its labels are exactly ``true``. Any other value stops it on this
 node alone, which is how a pause for a driver upgrade works; the decision then says why, for people and programs. When
 kgpu is uninstalled, all roles leave. On a node that has no more work for an agent, all but the features leave: they go
 on until the finder takes over.
@@ -66,7 +66,7 @@ def why_stopped(config: AgentConfig, labels: Mapping[str, str], name: str) -> st
 
 def labels_that_count(config: AgentConfig, labels: Mapping[str, str]) -> dict[str, str]:
     """The labels on which the decisions depend."""
-    keys = {role.label for role in config.roles.values() if role.label} | {AGENT_NODE_LABEL}
+    keys = {label for role in config.roles.values() for label in (role.label, role.where) if label} | {AGENT_NODE_LABEL}
     return {key: labels[key] for key in sorted(keys) if key in labels}
 
 
@@ -95,7 +95,7 @@ def _wanted(
         )
     value = labels.get(role.label, "")
     if not role.label or value == TRUE:
-        return RUN
+        return RUN if not role.where or labels.get(role.where) == TRUE else _idle(role.where)
     if not value:
         return RoleDecision(run=False, why="NotLabelled", reason=f"the node label {role.label} is not set")
     paused = PAUSED_FOR_DRIVER_UPGRADE in value
@@ -103,4 +103,11 @@ def _wanted(
         run=False,
         why="Paused" if paused else "SwitchedOff",
         reason=f'the node label {role.label} is "{value}", not "{TRUE}"',
+    )
+
+
+def _idle(label: str) -> RoleDecision:
+    """The decision on a role that has nothing to do on a node without this label."""
+    return RoleDecision(
+        run=False, why="NotNeeded", reason=f'there is nothing for it to do: the node label {label} is not "{TRUE}"'
     )

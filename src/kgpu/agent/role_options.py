@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from kgpu.agent.driver_place import DriverPlace
@@ -36,9 +37,17 @@ _ELSEWHERE: Final = {
 
 
 def role_options(
-    base: AgentOptions, role: Role, role_config: RoleConfig, config: AgentConfig, place: DriverPlace
+    base: AgentOptions,
+    role: Role,
+    role_config: RoleConfig,
+    config: AgentConfig,
+    place: DriverPlace,
+    *,
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> AgentOptions:
-    """The options of one role on this node. Raises ConfigError for arguments that the role does not have."""
+    """The options of one role on this node; ``files`` are variables with paths. Raises ConfigError for arguments that
+    the role does not have.
+    """
     overrides: dict[str, Mapping[str, Any]] = dict(base.overrides)
     args = _args(base, role, role_config)
     if role.flags is not None:
@@ -49,7 +58,7 @@ def role_options(
             "no args for this operand in the ClusterPolicy",
             "remove them there",
         )
-    env = {**base.env, **role_config.env}
+    env = {**base.env, **files, **role_config.env}
     # An option that a role does not get can't restart it.
     ordered = _ordered(base, config)
     taken = {name: ordered[name] for name in role.orders}

@@ -14,15 +14,25 @@ from kgpu.base.errors import ConfigError
 from kgpu.formats.names import DRIVER_INSTALL_DIR
 
 
+class ConfigKey(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A key of a ConfigMap in the agent's namespace."""
+
+    config_map: str
+    key: str
+
+
 class RoleConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
-    """One role. ``label`` is the Node label that has to be ``true``, "" for every node. ``env`` and ``args`` are what
-    the replaced program would have been started with.
+    """One role. ``label`` is the Node label that has to be ``true``, "" for every node; ``where`` is another, without
+    which there is nothing for the role to do. ``env`` and ``args`` are what the replaced program would have been
+    started with. ``files`` are further variables: the agent sets them to paths of files with what these keys have.
     """
 
     enabled: bool = True
     label: str = ""
+    where: str = ""
     env: dict[str, str] = msgspec.field(default_factory=dict)
     args: tuple[str, ...] = ()
+    files: dict[str, ConfigKey] = msgspec.field(default_factory=dict)
 
 
 class ConfigRef(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):

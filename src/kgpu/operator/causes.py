@@ -89,7 +89,7 @@ UNHEALTHY: Final = "Unhealthy"
 """The kubelet's word for a probe that fails."""
 
 # Reasons of waiting roles that need a person, as time alone does not help.
-_FOR_PEOPLE: Final = frozenset({REFUSED, "BadArguments"})
+_FOR_PEOPLE: Final = frozenset({REFUSED, "BadArguments", "MpsImpossible", "MpsDaemonFailed"})
 _NOT_LISTENING: Final = "connection refused"  # a probe of a process that does not listen yet
 
 _STARTING: Final = frozenset(

@@ -74,7 +74,8 @@ WORK: Final = frozenset(deploy(operand.deploy) for operand in OPERANDS if operan
 class LabelRules:
     """What policy and settings say about labels. ``active`` is False without a policy: then the operator's labels go.
 
-    ``agents``: one agent per node does everything; ``everywhere``: it is wanted on nodes without work, too.
+    ``mig_default`` is the layout of nodes without a label, "" for none. ``agents``: one agent per node does everything;
+    ``everywhere``: it is wanted on nodes without work, too.
     """
 
     active: bool = False
@@ -84,7 +85,7 @@ class LabelRules:
     driver: bool = True
     driver_crd: bool = False
     mig_manager: bool = False
-    mig_disabled: bool = False
+    mig_default: str = ""
     agents: bool = False
     everywhere: bool = False
 
@@ -106,7 +107,7 @@ class LabelRules:
             driver=driver,
             driver_crd=driver and spec.driver.use_nvidia_driver_crd is True,
             mig_manager=mig,
-            mig_disabled=mig and spec.mig_manager.config.default == ALL_DISABLED,
+            mig_default=spec.mig_manager.config.default if mig else "",
             agents=settings is not None and settings.layout is NodeLayout.AGENT,
             everywhere=settings is not None and settings.agent_nodes is AgentNodes.ALL,
         )
@@ -231,7 +232,7 @@ def label_plan(
             _extras(node, rules, mine)
     notes = {
         key: value
-        for key, value in (marks.annotations if rules.active else {}).items()
+        for key, value in ({**marks.annotations, **_mig_mark(node, mine)} if rules.active else {}).items()
         if key in node.owned_annotations or node.annotations.get(key) != value
     }
     stale = rules.active and is_gpu(node)
@@ -330,5 +331,17 @@ def _upgrade(node: ClusterNode, state: str | None, mine: dict[str, str], clear: 
 def _extras(node: ClusterNode, rules: LabelRules, mine: dict[str, str]) -> None:
     key = names.MIG_CONFIG_LABEL
     free = key in node.owned or key not in node.labels
-    if rules.mig_disabled and free and mig_capable(node) and not opted_out(node):
-        mine[key] = ALL_DISABLED
+    if rules.mig_default and free and mig_capable(node) and not opted_out(node):
+        mine[key] = rules.mig_default
+
+
+def _mig_mark(node: ClusterNode, mine: Mapping[str, str]) -> dict[str, str]:
+    """The annotation that lets a default layout act. ``all-disabled`` on a node without a label does not, as it never
+    did with earlier versions: slices that are there stay. A default that was changed acts.
+    """
+    layout = mine.get(names.MIG_CONFIG_LABEL, "")
+    key = names.MIG_DEFAULT_ANNOTATION
+    written = node.labels.get(names.MIG_CONFIG_LABEL, "") if names.MIG_CONFIG_LABEL in node.owned else ""
+    marked = key in node.owned_annotations and node.annotations.get(key) == layout
+    acts = layout != ALL_DISABLED or (written not in ("", layout)) or marked
+    return {key: layout} if layout and acts else {}

@@ -17,6 +17,7 @@ from kgpu.formats.agent_report import AgentReport
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.formats.gpu_report import GpuReport
+from kgpu.formats.mig_request import MigReport
 from kgpu.formats.validation_report import ValidationReport
 from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.grafana import SIDECAR_LABEL
@@ -129,10 +130,10 @@ class ClusterNode:
     and ``kernel`` come from feature labels, otherwise from what the kubelet reports. ``capacity`` and ``allocatable``
     count NVIDIA's extended resources by name. ``report`` merges the reports of the node's processes, None without any;
     ``reports`` are those of processes for one role, ``agent`` is the whole agent's. ``gpus`` is the health role's
-    report and ``validation`` the validator's, None where it can't be read. ``discovered``: kgpu's own discovery has
-    labels on it. ``aside``: ``OperatorSettings.agent_selector`` leaves it out. ``next_owner`` is set while the node
-    keeps the driver of another object than it is to belong to (``driver_moves``): the NVIDIADriver's name, "" for the
-    ClusterPolicy.
+    report, ``validation`` the validator's and ``mig`` the MIG manager's, None where it can't be read. ``discovered``:
+    kgpu's own discovery has labels on it. ``aside``: ``OperatorSettings.agent_selector`` leaves it out. ``next_owner``
+    is set while the node keeps the driver of another object than it is to belong to (``driver_moves``): the
+    NVIDIADriver's name, "" for the ClusterPolicy.
     """
 
     name: str
@@ -160,6 +161,7 @@ class ClusterNode:
     agent: AgentReport | None = None
     gpus: GpuReport | None = None
     validation: ValidationReport | None = None
+    mig: MigReport | None = None
     discovered: bool = False
     aside: bool = False
     next_owner: str | None = None

@@ -16,12 +16,14 @@ from typing import Any, Final
 from kgpu.base.plain import items, mapping, strings, text
 from kgpu.base.printable import one_line, printable
 from kgpu.base.quantity import Quantity, QuantityError
-from kgpu.formats import agent_report, gpu_report, names, validation_report
+from kgpu.formats import agent_report, gpu_report, mig_request, names, validation_report
 from kgpu.formats.agent_report import AgentReport
 from kgpu.operator.model import ClusterNode, NodeCondition, Object
 
-KEPT_ANNOTATIONS: Final = (names.ROLES_ANNOTATION, names.DRIVER_UPGRADE_ENABLED, names.DRIVER_UPGRADE_INITIAL)
-REPORTS: Final = (names.GPUS_ANNOTATION, names.VALIDATION_ANNOTATION)
+KEPT_ANNOTATIONS: Final = (
+    names.ROLES_ANNOTATION, names.DRIVER_UPGRADE_ENABLED, names.DRIVER_UPGRADE_INITIAL, names.MIG_DEFAULT_ANNOTATION,
+)  # fmt: skip
+REPORTS: Final = (names.GPUS_ANNOTATION, names.VALIDATION_ANNOTATION, names.MIG_REPORT_ANNOTATION)
 MAX_REPORTS: Final = 16
 """Processes of a node whose reports are read; there are no more roles than that."""
 KEPT_CONDITIONS: Final = ("Ready", names.VALIDATED_CONDITION, names.GPUS_HEALTHY_CONDITION)
@@ -95,6 +97,7 @@ def read_node(obj: Any) -> ClusterNode:
         reports=reports,
         agent=agent,
         gpus=gpu_report.of_node(annotations),
+        mig=mig_request.read_report(annotations),
         validation=validation_report.of_node(annotations),
         discovered=any(map(_is_discovery, items(metadata.get("managedFields")))),
     )

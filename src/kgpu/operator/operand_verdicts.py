@@ -66,7 +66,7 @@ def _not_provided(view: CauseView, operand: Operand) -> OperandVerdict:
 
 def _on_nodes(view: CauseView, spec: OperandSpec, container: list[ClusterNode], out: tuple[str, ...]) -> OperandVerdict:
     operand = spec.operand
-    nodes, off = _expected(operand, container)
+    nodes, off = _expected(spec, spec.where(view.policy), container)
     general = spec.general(view)
     causes = [*refused_causes(view, operand), *([general] if general is not None else [])]
     findings = [NodeCause("", cause) for cause in causes]
@@ -88,12 +88,16 @@ def _render_error(view: CauseView, operand: Operand) -> UserError | None:
     return view.errors.get(operand.name) or agent
 
 
-def _expected(operand: Operand, nodes: list[ClusterNode]) -> tuple[list[ClusterNode], list[str]]:
-    """The nodes on which an operand should run, and the names of those where a label switches it off."""
-    key = deploy(operand.deploy)
+def _expected(spec: OperandSpec, where: str, nodes: list[ClusterNode]) -> tuple[list[ClusterNode], list[str]]:
+    """The nodes on which an operand should run, and the names of those where a label switches it off. Where there is
+    nothing for it to do, it is neither.
+    """
+    key = deploy(spec.operand.deploy)
     wanted, off = [], []
     for node in nodes:
         value = node.labels.get(key, "")
+        if (where and node.labels.get(where) != TRUE) or (spec.per_node and not value):
+            continue
         if value == TRUE or names.PAUSED_FOR_DRIVER_UPGRADE in value or value == names.PRE_INSTALLED:
             wanted.append(node)
         else:

@@ -62,7 +62,7 @@ BLOCKS = {
     "HPC": "enabled: bool; directory: str",
     "MIG": "strategy: str {none single mixed}",
     "MIGMANAGER": "COMP + config: MIGCONFIG; gpuClientsConfig: NAME",
-    "MIGCONFIG": "name: str =''; default: str =all-disabled {all-disabled ''}",
+    "MIGCONFIG": "name: str =''; default: str =all-disabled",
     "VALIDATOR": "WORK + driver: ENV; toolkit: ENV; cuda: ENV; plugin: ENV; vfioPCI: ENV; vgpuManager: ENV; "
     "vgpuDevices: ENV",
     "CDI": "enabled: bool =true; default: bool =false; nriPluginEnabled: bool =false",

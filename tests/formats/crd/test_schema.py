@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.formats.crd.common import LABEL_VALUE
 from kgpu.formats.crd.definitions import DEFINITIONS, crds
 from kgpu.formats.crd.fields import rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
@@ -151,6 +152,7 @@ OWN_RULES = {
     "ClusterPolicy": {
         "daemonsets.rollingUpdate.maxUnavailable": ["self == '' || self.matches('^[0-9]*[1-9][0-9]*%?$')"],
         "driver.upgradePolicy.maxUnavailable": ["type(self) == string || self >= 0"],
+        "migManager.config.default": [rule for rule, _ in LABEL_VALUE],  # any layout, and not all-disabled alone
         **{f"hostPaths.{name}": _ABSOLUTE for name in ("rootFS", "driverInstallDir", "kubeletRootDir")},
     },
     "NVIDIADriver": {"upgradePolicy.maxUnavailable": ["type(self) == string || self >= 0"]},

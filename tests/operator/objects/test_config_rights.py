@@ -10,7 +10,12 @@ from tests.operator.objects.scenes import HOST_DRIVER, OPERANDS, SETTINGS, Case,
 
 AGENT = "kgpu-agent"
 EXPORTER, PLUGIN, LABELS = "nvidia-dcgm-exporter", "nvidia-device-plugin", "nvidia-gpu-feature-discovery"
+MIG_MANAGER = "nvidia-mig-manager"
 VALIDATOR, FINDER = "nvidia-operator-validator", "kgpu-node-features"
+
+
+LAYOUTS = {"default-mig-parted-config", "default-gpu-clients"}
+"""What the MIG manager reads in every cluster."""
 
 
 def readable(settings: OperatorSettings, spec: str, account: str) -> set[str]:
@@ -41,7 +46,7 @@ def _all(rights: account_rights.Rights) -> list[tuple[str, account_rights.Right]
 )
 def test_the_exporter_reads_its_counters(spec: str, named: set[str]) -> None:
     spec = "" if spec == "{}" else spec
-    assert readable(SETTINGS, spec, AGENT) == named  # the chart has its right to the agents' own
+    assert readable(SETTINGS, spec, AGENT) == named | LAYOUTS  # the chart has its right to the agents' own
     assert readable(OPERANDS, spec, EXPORTER) == {AGENT, *named}
     for account in (PLUGIN, LABELS, VALIDATOR, FINDER):
         assert readable(OPERANDS, spec, account) == {AGENT}
@@ -49,7 +54,7 @@ def test_the_exporter_reads_its_counters(spec: str, named: set[str]) -> None:
 
 def test_plugin_and_labels_read_the_plugins_configurations() -> None:
     spec = "devicePlugin: {config: {name: shares}}"
-    assert readable(SETTINGS, spec, AGENT) == {"shares"}
+    assert readable(SETTINGS, spec, AGENT) == {"shares"} | LAYOUTS
     for account in (PLUGIN, LABELS):
         assert readable(OPERANDS, spec, account) == {AGENT, "shares"}
     for account in (EXPORTER, VALIDATOR, FINDER):
@@ -57,5 +62,11 @@ def test_plugin_and_labels_read_the_plugins_configurations() -> None:
 
 
 def test_what_is_switched_off_reads_nothing() -> None:
-    spec = "dcgmExporter: {enabled: false, config: {name: counters}}"
+    spec = "dcgmExporter: {enabled: false, config: {name: counters}}\nmigManager: {enabled: false}"
     assert readable(SETTINGS, spec, AGENT) == set()
+
+
+def test_the_mig_manager_reads_the_layouts_that_the_policy_names() -> None:
+    spec = "migManager: {config: {name: ours}, gpuClientsConfig: {name: services}}"
+    assert readable(SETTINGS, spec, AGENT) == {"ours", "services"}
+    assert readable(OPERANDS, spec, MIG_MANAGER) == {AGENT}, "its pod has them as folders"

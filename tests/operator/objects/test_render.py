@@ -62,14 +62,14 @@ def test_every_role_of_an_operand_is_told_with_its_label() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "on"),
-    [("{}", {"toolkit", "deviceplugin", "exporter", "labels"}),
+    [("{}", {"toolkit", "deviceplugin", "mps", "exporter", "labels"}),
      ("devicePlugin: {enabled: false}\ngfd: {enabled: false}", {"toolkit", "exporter"}),
-     ("dcgmExporter: {enabled: false}", {"toolkit", "deviceplugin", "labels"}),
+     ("dcgmExporter: {enabled: false}", {"toolkit", "deviceplugin", "mps", "labels"}),
      ("toolkit: {enabled: false}\nnodeStatusExporter: {enabled: true}",
-      {"deviceplugin", "exporter", "labels", "node-status"})],
+      {"deviceplugin", "mps", "exporter", "labels", "node-status"})],
 )  # fmt: skip
 def test_which_roles_are_on(spec: str, on: set[str]) -> None:
-    always = {"features", "validator", "health", "probe"}
+    always = {"features", "validator", "health", "probe", "mig-manager"}
     assert {name for name, role in config(spec).roles.items() if role.enabled} == on | always
 
 
@@ -118,7 +118,7 @@ def test_how_containers_learn_of_devices(spec: str, strategy: str) -> None:
 def test_mig_strategy_reaches_the_plugin_and_the_labels() -> None:
     roles = config("mig: {strategy: single}").roles
     assert {name for name, role in roles.items() if role.env.get("MIG_STRATEGY") == "single"} == {
-        "deviceplugin", "labels", "validator",
+        "deviceplugin", "mps", "labels", "validator",
     }  # fmt: skip
 
 
@@ -130,7 +130,8 @@ def test_a_bad_amount_is_said_and_what_runs_stays(amount: str) -> None:
     assert found.keep == {"kgpu-agent", "node-features"}
     assert len(found.errors) == 1, "what agent and finder share is said once"
     # The agents that run go on being told what to do.
-    assert {one["kind"] for one in found.objects} == {"RuntimeClass", "Service", "ConfigMap"}
+    rights = {"Role", "RoleBinding"}
+    assert {one["kind"] for one in found.objects} == {"RuntimeClass", "Service", "ConfigMap"} | rights
 
 
 @pytest.mark.parametrize(("amount", "wanted"), [("1", 1), ("25%", "25%"), ("100%", "100%")])
@@ -177,11 +178,11 @@ def test_a_typo_in_a_path_leaves_running_agents_what_they_have() -> None:
 def test_one_operand_s_error_is_its_own() -> None:
     spec = f"{HOST_DRIVER}\ndevicePlugin: {{repository: 'bad?', image: kgpu, version: '1'}}"
     found = Case(policy=policy(spec), settings=AS_OPERANDS).rendered()
-    assert set(found.errors) == {"device-plugin"}
-    assert found.keep == {"state-device-plugin"}
+    assert set(found.errors) == {"device-plugin", "mps"}, "they have one section"
+    assert found.keep == {"state-device-plugin", "state-mps-control-daemon"}
     sets = {one["metadata"]["name"] for one in found.objects if one["kind"] == "DaemonSet"}
     assert sets == {"kgpu-node-features", "nvidia-container-toolkit-daemonset", "nvidia-operator-validator",
-                    "gpu-feature-discovery", "nvidia-dcgm-exporter", "kgpu-gpu-health"}  # fmt: skip
+                    "gpu-feature-discovery", "nvidia-dcgm-exporter", "kgpu-gpu-health", "nvidia-mig-manager"}  # fmt: skip
 
 
 def test_images_of_the_replaced_programs_are_not_run() -> None:
@@ -267,7 +268,8 @@ def test_a_bad_name_of_a_variable_is_an_error_of_its_operand(spec: str) -> None:
     text = spec if spec.startswith("driver") else f"{HOST_DRIVER}\n{spec}"
     for settings in (SETTINGS, AS_OPERANDS):
         found = Case(policy=policy(text), settings=settings, observed=UBUNTU).rendered()
-        assert set(found.errors) == {operand}
+        beside = {"mps"} if operand == "device-plugin" else set()
+        assert set(found.errors) == {operand} | beside
         assert path in found.errors[operand].what
         told = agent_config(policy(text), settings, UBUNTU)
         assert "A=B" not in told.roles["deviceplugin"].env
@@ -350,7 +352,8 @@ def test_only_what_needs_them_sees_the_hosts_processes() -> None:
         for (kind, name), made in apart.items()
         if kind == "DaemonSet" and made["spec"]["template"]["spec"].get("hostPID")
     }
-    assert sees == {"nvidia-container-toolkit-daemonset", "nvidia-dcgm-exporter"}
+    mps, mig = "nvidia-device-plugin-mps-control-daemon", "nvidia-mig-manager"
+    assert sees == {"nvidia-container-toolkit-daemonset", "nvidia-dcgm-exporter", mps, mig}
     spec = f"{HOST_DRIVER}\ndcgmExporter: {{hostPID: false, annotations: {{a: b}}}}"
     exporter = by_key(Case(policy=policy(spec), settings=AS_OPERANDS))["DaemonSet", "nvidia-dcgm-exporter"]
     template = exporter["spec"]["template"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kgpu.agent.host import DRIVER_PLACE, Closing, Host, Role, configured
 from kgpu.agent.options import AgentOptions
@@ -55,7 +55,8 @@ def order_of(options: AgentOptions, config: ConfigText, inventory: Inventory) ->
     if config.problem is not None:
         raise config.problem
     text = parse_config(config.text, source=config.name)
-    settings = resolve(text, overrides=options.overrides_of(DRIVER_PLACE), env=options.env)
+    overrides = {**options.overrides_of(DRIVER_PLACE), **options.overrides_of(ROLE.name)}
+    settings = resolve(text, overrides=overrides, env=options.env)
     if settings.sharing is None or settings.sharing.kind is not SharingKind.MPS:
         return MpsOrder()
     known = {gpu.uuid: gpu for gpu in inventory.accelerators}
@@ -91,4 +92,11 @@ def _shared(gpu: Accelerator, replicas: int) -> SharedGpu:
     )
 
 
-ROLE: Final = Role("mps", _mps, aliases=("mps-control-daemon",), configured=True)
+def _flags() -> tuple[Any, ...]:
+    """The device plugin's, which say what is offered as shared."""
+    from kgpu.deviceplugin.config import FLAGS
+
+    return FLAGS
+
+
+ROLE: Final = Role("mps", _mps, aliases=("mps-control-daemon",), flags=_flags, configured=True)

@@ -13,6 +13,7 @@ import msgspec
 from kgpu.formats.crd.common import (
     ABSOLUTE,
     INT32,
+    LABEL_VALUE,
     PODS,
     Block,
     Component,
@@ -219,7 +220,11 @@ class MigManagerConfig(Block, frozen=True, kw_only=True):
 
     name: Annotated[str, doc("The ConfigMap's name; empty for the built-in layouts.")] = ""
     default: Annotated[
-        Literal["all-disabled", ""], doc("The layout of nodes without a label; empty to leave them alone.")
+        str,
+        doc(
+            "The layout of nodes without a label; empty for none. `all-disabled` leaves slices that it finds.",
+            rules=LABEL_VALUE,
+        ),
     ] = "all-disabled"
 
 

@@ -61,6 +61,12 @@ QUANTITY: Final = (
 # Rules in place of patterns: what breaks one can't be stored any more, but if it is there already then only the part
 # that uses it fails, and not the whole policy. Empty texts are for the default.
 ABSOLUTE: Final = (("self == '' || self.startsWith('/')", "it has to be an absolute path on the host"),)
+LABEL_VALUE: Final = (
+    (
+        "self == '' || self.matches('^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')",
+        "it has to be the value of a label, such as all-1g.10gb",
+    ),
+)
 PODS: Final = (
     (
         "self == '' || self.matches('^[0-9]*[1-9][0-9]*%?$')",

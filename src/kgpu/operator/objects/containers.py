@@ -7,12 +7,16 @@ from typing import Final
 
 from kgpu.base.connection_limits import HOST_IP
 from kgpu.formats import names
+from kgpu.formats.mps_folders import MPS_CONTAINER_ROOT
 from kgpu.operator.model import Object
 from kgpu.operator.objects import shape
-from kgpu.operator.objects.common import CREATE, HOST_TO_CONTAINER, Scene, field_env, host_volume, mount
+from kgpu.operator.objects.common import BIDIRECTIONAL, CREATE, HOST_TO_CONTAINER, Scene, field_env, host_volume, mount
 
 RUN: Final = "run-kgpu"
 """The volume with the GPUs' verdicts, which one role writes and others read."""
+
+MPS: Final = "mps-root"
+"""The volume of the MPS control daemons: their pipes, marks and shared memory."""
 
 NODE_STATE: Final = "node-state"
 """The volume with the state of the whole node, of which uninstall removes what the agent's layout has left. For pods
@@ -99,6 +103,8 @@ def host_access(paths: shape.HostFolders, user: str = "") -> tuple[list[Object],
         ("pod-resources", f"{kubelet}/pod-resources", f"{names.KUBELET_ROOT}/pod-resources", CREATE, ""),
         ("cdi", names.CDI_DIR, names.CDI_DIR, CREATE, ""),
         (RUN, names.RUN_DIR, names.RUN_DIR, CREATE, ""),
+        # The daemons' shared memory is mounted below it, and has to reach the host, where clients get it from.
+        (MPS, paths.mps_root, MPS_CONTAINER_ROOT, CREATE, BIDIRECTIONAL),
         ("state", posixpath.join(names.STATE_DIR, user).rstrip("/"), names.STATE_DIR, CREATE, ""),
     ]
     if user:

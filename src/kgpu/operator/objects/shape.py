@@ -15,7 +15,7 @@ from typing import Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.formats import names
-from kgpu.formats.crd.clusterpolicy import DaemonSets
+from kgpu.formats.crd.clusterpolicy import DaemonSets, HostPaths
 from kgpu.operator.model import Object, Policy
 from kgpu.operator.objects.common import Scene, manifest_of
 
@@ -94,25 +94,27 @@ def host_network(spec: Object, *, wanted: bool | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFolders:
-    """The host's folders from ``spec.hostPaths``."""
+    """The host's folders from ``spec.hostPaths``, and that of MPS from ``devicePlugin.mps``."""
 
     root_fs: str = "/"
     driver_install_dir: str = names.DRIVER_INSTALL_DIR
     kubelet_root: str = names.KUBELET_ROOT
+    mps_root: str = names.MPS_ROOT
 
 
 def paths(policy: Policy) -> HostFolders:
     """The policy's paths. Raises ConfigError for one that can't be mounted."""
-    host_paths = policy.spec.host_paths
-    if host_paths is None:
-        return HostFolders()
     usual = HostFolders()
+    host_paths = policy.spec.host_paths or HostPaths()
+    mps = policy.spec.device_plugin.mps
+    mps_root = (mps.root if mps else "") or usual.mps_root
     return HostFolders(
         root_fs=_path("rootFS", host_paths.root_fs or usual.root_fs, usual.root_fs, root_allowed=True),
         driver_install_dir=_path(
             "driverInstallDir", host_paths.driver_install_dir or usual.driver_install_dir, usual.driver_install_dir
         ),
         kubelet_root=_path("kubeletRootDir", host_paths.kubelet_root_dir or usual.kubelet_root, usual.kubelet_root),
+        mps_root=_path("mps.root", mps_root, names.MPS_ROOT, of="devicePlugin"),
     )
 
 
@@ -130,14 +132,14 @@ _TAKEN: Final = frozenset(
 _CLOSED: Final = (f"{names.HOST_ROOT}/", "/dev/", "/opt/kgpu/", "/proc/", "/run/secrets/", "/sys/", "/var/run/secrets/")
 
 
-def _path(key: str, path: str, example: str, *, root_allowed: bool = False) -> str:
+def _path(key: str, path: str, example: str, *, root_allowed: bool = False, of: str = "hostPaths") -> str:
     clean = re.sub("^//", "/", posixpath.normpath(path))
     good = path.startswith("/") and ".." not in path.split("/") and not set(path) & set(":\0\n")
     reserved = (clean in _TAKEN or clean.startswith(_CLOSED)) and not root_allowed
     if not good or reserved:
         own = f"a folder of its own, since {clean} is needed by the containers themselves" if good else ""
         raise ConfigError(
-            f'hostPaths.{key} is "{path}"',
+            f'{of}.{key} is "{path}"',
             f"{own or 'an absolute path on the host without `..` and colons'}, for example {example}",
             "correct it in the ClusterPolicy",
         )

@@ -14,7 +14,7 @@ from kgpu.operator.injection import mig_strategy, when, with_cdi
 from kgpu.operator.labels import TRUE, deploy
 from kgpu.operator.model import ClusterNode
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.containers import DRIVER_VOLUMES, NODE_STATE, RUN
+from kgpu.operator.objects.containers import DRIVER_VOLUMES, MPS, NODE_STATE, RUN
 from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable
 
 VALIDATOR: Final = BY_ROLE["validator"]
@@ -104,7 +104,8 @@ def config_maps(scene: Scene) -> tuple[str, ...]:
     return (name,) if name else ()
 
 
-def _mps_root(scene: Scene) -> str:
+def mps_root(scene: Scene) -> str:
+    """The folder of MPS on the host."""
     mps = scene.policy.spec.device_plugin.mps
     return (mps.root if mps else "") or names.MPS_ROOT
 
@@ -122,7 +123,7 @@ SPEC: Final = OperandSpec(
         Variable("CDI_ANNOTATION_PREFIX", with_cdi(names.CDI_ANNOTATION_PREFIX)),
         Variable("CDI_ENABLED", with_cdi("true")),
         Variable("DEVICE_ID_STRATEGY", "uuid"),
-        Variable("MPS_ROOT", _mps_root),
+        Variable("MPS_ROOT", mps_root),
         Variable("MIG_STRATEGY", mig_strategy),
         Variable("GDS_ENABLED", when(_with_gds)),
         Variable("MOFED_ENABLED", when(_with_gds)),
@@ -130,7 +131,7 @@ SPEC: Final = OperandSpec(
     ),
     pod=OperandPod(
         container="nvidia-device-plugin",
-        volumes=(*DRIVER_VOLUMES, "device-plugins", "pod-resources", "cdi", NODE_STATE, RUN),
+        volumes=(*DRIVER_VOLUMES, "device-plugins", "pod-resources", "cdi", NODE_STATE, RUN, MPS),
         env=(Variable(names.ENV_WAIT_FOR_VALIDATION, names.VALIDATIONS_DIR),),
     ),
     config_maps=config_maps,

@@ -35,7 +35,9 @@ def agent_config(policy: Policy, settings: OperatorSettings, observed: ObservedC
             role: RoleConfig(
                 enabled=spec.is_enabled(policy, settings),
                 label=f"{names.LABEL_DEPLOY_PREFIX}{spec.operand.deploy}" if spec.operand.deploy else "",
+                where=spec.where(policy),
                 env=role_env(spec, scene) if in_agent else {},
+                files=dict(spec.files(scene)) if in_agent else {},
                 args=role_args(spec, policy) if in_agent else (),
             )
             for role, spec in OF_ROLE.items()

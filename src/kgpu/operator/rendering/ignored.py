@@ -18,6 +18,7 @@ from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.images import is_own
 from kgpu.operator.operand_args import idle_args
 from kgpu.operator.operand_env import section
+from kgpu.operator.operand_spec import OperandSpec
 from kgpu.operator.operands import OF_ROLE, SPECS
 from kgpu.operator.rendering.overruled import overruled
 
@@ -134,10 +135,15 @@ def ignored(scene: Scene) -> Iterator[Advice]:
         )
 
 
+def _has_section(spec: OperandSpec) -> bool:
+    """Whether the section of the policy is the operand's: of several that have one it is the first's."""
+    return spec is next(other for other in SPECS.values() if other.operand.section == spec.operand.section)
+
+
 def _arguments(scene: Scene) -> Iterator[Advice]:
     """Arguments that have no effect, in either layout."""
     for spec in OF_ROLE.values():
-        if spec.is_enabled(scene.policy, scene.settings):
+        if spec.is_enabled(scene.policy, scene.settings) and _has_section(spec):
             for idle in idle_args(spec, scene.policy):
                 shown = f"{' '.join(idle.args):.200}"
                 yield _told(
@@ -154,7 +160,9 @@ def _of_own_pods(scene: Scene) -> Iterator[Advice]:
     in_agent = scene.settings.layout is NodeLayout.AGENT
     for spec in SPECS.values():
         container = section(spec.operand, scene.policy.spec)
-        if not isinstance(container, OperandContainer) or not spec.is_enabled(scene.policy, scene.settings):
+        if not isinstance(container, OperandContainer) or not _has_section(spec):
+            continue
+        if not spec.is_enabled(scene.policy, scene.settings):
             continue
         fields = [*(_of_pod(container) if in_agent else ()), *_of_pull(container, scene.settings, in_agent=in_agent)]
         if not fields:

@@ -14,9 +14,9 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
 from kgpu.formats.crd.common import Component, OperandContainer
 from kgpu.formats.operands import Operand
-from kgpu.operator.model import NodeLayout, Object
+from kgpu.operator.model import NodeLayout, Object, Policy
 from kgpu.operator.objects import finder, images, openshift, shape
-from kgpu.operator.objects.common import Scene, env_list, manifest_of
+from kgpu.operator.objects.common import Scene, env_list, manifest_of, mount
 from kgpu.operator.objects.containers import affinity, agent_container, host_access
 from kgpu.operator.objects.rbac import account
 from kgpu.operator.operand_args import role_args
@@ -30,6 +30,8 @@ def objects(scene: Scene, spec: OperandSpec, pod: OperandPod) -> list[Object]:
     check_env(spec, scene)
     operand = spec.operand
     daemon_set = _daemon_set(scene, spec, pod)
+    if _account_of(operand) is not spec:
+        return [*spec.objects(scene), daemon_set]
     admitted = openshift.admits(scene, openshift.FOR_AGENTS if pod.privileged else openshift.FOR_FINDER)
     namespaced = (*spec.namespace_rules(scene), *admitted)
     return [
@@ -39,16 +41,27 @@ def objects(scene: Scene, spec: OperandSpec, pod: OperandPod) -> list[Object]:
     ]
 
 
+def _account_of(operand: Operand) -> OperandSpec:
+    """The operand that makes an account which several have: the first of them."""
+    return next(spec for spec in SPECS.values() if spec.pod is not None and spec.operand.account == operand.account)
+
+
 def _daemon_set(scene: Scene, spec: OperandSpec, pod: OperandPod) -> Object:
     policy, operand = scene.policy, spec.operand
     settings: OperandContainer | None = section(operand, policy.spec)
     paths = shape.paths(policy)
     volumes, mounts = host_access(paths, operand.name) if pod.privileged else finder.host_access(paths)
-    container = _container(scene, spec, pod, [mount for mount in mounts if mount["name"] in pod.volumes])
+    folders = pod.config_folders(scene)
+    mounts = [one for one in mounts if one["name"] in pod.volumes]
+    mounts += [mount(folder.volume, folder.folder, read_only=True) for folder in folders]
+    container = _container(scene, spec, pod, mounts)
     pod_spec = shape.pod_spec(policy.spec.daemonsets, account=operand.account) | {
-        "nodeSelector": _selector(operand),
+        "nodeSelector": _selector(spec, policy),
         "containers": [container],
-        "volumes": [volume for volume in volumes if volume["name"] in pod.volumes],
+        "volumes": [
+            *(volume for volume in volumes if volume["name"] in pod.volumes),
+            *(folder.as_volume for folder in folders),
+        ],
     }
     if not operand.deploy:
         pod_spec |= _everywhere(scene)
@@ -112,10 +125,12 @@ def _roles(scene: Scene, spec: OperandSpec) -> str:
     return ",".join((spec.operand.role, *guests))
 
 
-def _selector(operand: Operand) -> dict[str, str]:
-    if operand.deploy:
-        return {f"{names.LABEL_DEPLOY_PREFIX}{operand.deploy}": "true"}
-    return {names.OS_LABEL: "linux"}
+def _selector(spec: OperandSpec, policy: Policy) -> dict[str, str]:
+    where = spec.where(policy)
+    needed = {where: "true"} if where else {}
+    if spec.operand.deploy:
+        return {f"{names.LABEL_DEPLOY_PREFIX}{spec.operand.deploy}": "true", **needed}
+    return {names.OS_LABEL: "linux", **needed}
 
 
 def ignored_image(scene: Scene, operand: Operand) -> Advice | None:

@@ -68,6 +68,7 @@ def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]
 
 def _of_operand(scene: Scene, spec: OperandSpec) -> Iterator[tuple[str, str, Callable[[], list[Object]]]]:
     operand, pod = spec.operand, spec.pod
+    yield operand.name, operand.state, partial(spec.shared, scene)
     if spec.made_by is not None:
         yield operand.name, operand.state, partial(spec.made_by, scene)
     elif pod is not None and _has_pods(scene, spec):
@@ -118,11 +119,12 @@ def namespace(scene: Scene) -> list[Object]:
 
 
 def _advice(scene: Scene) -> Iterator[Advice]:
-    for operand in OPERANDS:
-        if is_enabled(operand, scene.policy, scene.settings):
-            advice = operand_pods.ignored_image(scene, operand)
-            if advice is not None:
-                yield advice
+    images = (
+        operand_pods.ignored_image(scene, operand)
+        for operand in OPERANDS
+        if is_enabled(operand, scene.policy, scene.settings)
+    )
+    yield from dict.fromkeys(advice for advice in images if advice is not None)  # two operands may share a section
     yield from ignored.ignored(scene)
     yield from toolkit_state.advice(scene)
     if (absent := monitoring.missing(scene)) is not None:
