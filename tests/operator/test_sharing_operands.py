@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kgpu.formats import agent_config, mig_request, names, yaml
@@ -24,7 +26,7 @@ MPS_SET, MIG_SET = "nvidia-device-plugin-mps-control-daemon", "nvidia-mig-manage
 ASKED = {names.LABEL_MIG_CAPABLE: "true", names.MIG_CONFIG_LABEL: "all-1g.10gb"}
 
 
-def made(kind: str, name: str, *, settings: OperatorSettings = OPERANDS_LAYOUT, **spec: object) -> Object:
+def made(kind: str, name: str, *, settings: OperatorSettings = OPERANDS_LAYOUT, **spec: Any) -> Object:
     observed = ObservedCluster(policies=(policy(spec={**HOST_DRIVER, **spec}),))
     objects = plan(observed, settings).objects
     return next((one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name)), {})
