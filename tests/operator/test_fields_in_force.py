@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from kgpu.formats import names
 from kgpu.formats.crd import decode, field_support
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.field_support import FieldSupport
@@ -136,7 +137,8 @@ BY_CRD: Final = policy(spec={"driver": {"enabled": True, "useNvidiaDriverCRD": T
 
 
 def nodes() -> tuple[ClusterNode, ...]:
-    return tuple(map(read_node, (node_object("n1"), healthy_node("n2"))))
+    cut = node_object("n3", labels={names.LABEL_MIG_CAPABLE: "true"})
+    return tuple(map(read_node, (node_object("n1"), healthy_node("n2"), cut)))
 
 
 def upgraded(spec: Spec, struct: type[msgspec.Struct]) -> tuple[Any, ...] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kgpu.formats import agent_config, mig_request, names, yaml
@@ -24,7 +26,7 @@ MPS_SET, MIG_SET = "nvidia-device-plugin-mps-control-daemon", "nvidia-mig-manage
 ASKED = {names.LABEL_MIG_CAPABLE: "true", names.MIG_CONFIG_LABEL: "all-1g.10gb"}
 
 
-def made(kind: str, name: str, *, settings: OperatorSettings = OPERANDS_LAYOUT, **spec: object) -> Object:
+def made(kind: str, name: str, *, settings: OperatorSettings = OPERANDS_LAYOUT, **spec: Any) -> Object:
     observed = ObservedCluster(policies=(policy(spec={**HOST_DRIVER, **spec}),))
     objects = plan(observed, settings).objects
     return next((one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name)), {})
@@ -49,7 +51,7 @@ def test_mps_is_only_where_something_is_shared_by_it() -> None:
 
 
 def test_the_daemons_folder_is_the_hosts_in_both_layouts() -> None:
-    root = {"devicePlugin": {"mps": {"root": "/var/mps"}}}
+    root: dict[str, Any] = {"devicePlugin": {"mps": {"root": "/var/mps"}}}
     for settings, name in ((OPERANDS_LAYOUT, MPS_SET), (SETTINGS, "kgpu-agent")):
         pod = made("DaemonSet", name, settings=settings, **root)["spec"]["template"]["spec"]
         (volume,) = (one for one in pod["volumes"] if one["name"] == "mps-root")
@@ -72,14 +74,14 @@ def test_the_layouts_of_the_replaced_operator_are_there_unless_others_are_named(
         clients = yaml.load(made("ConfigMap", "default-gpu-clients", settings=settings)["data"]["clients.yaml"])
         assert clients["version"] == "v1"
         assert "nvidia-dcgm.service" in clients["systemd-services"]
-    others = {"migManager": {"config": {"name": "ours"}, "gpuClientsConfig": {"name": "services"}}}
+    others: dict[str, Any] = {"migManager": {"config": {"name": "ours"}, "gpuClientsConfig": {"name": "services"}}}
     assert made("ConfigMap", "default-mig-parted-config", **others) == {}
     assert made("ConfigMap", "default-gpu-clients", **others) == {}
 
 
 @pytest.mark.parametrize(("name", "variable"), [("", "DEFAULT_CONFIG_FILE"), ("ours", "CONFIG_FILE")])
 def test_the_mig_manager_gets_its_files_in_both_layouts(name: str, variable: str) -> None:
-    spec = {"migManager": {"config": {"name": name}}}
+    spec: dict[str, Any] = {"migManager": {"config": {"name": name}}}
     text = made("ConfigMap", names.AGENT_CONFIG_MAP, settings=SETTINGS, **spec)["data"][names.AGENT_CONFIG_KEY]
     role = agent_config.decode(text, source="test").roles["mig-manager"]
     config_map = name or "default-mig-parted-config"

@@ -81,8 +81,7 @@ def test_every_field_has_a_row_of_its_own_or_is_in_one(struct: type[msgspec.Stru
 def test_the_table_says_what_there_is_instead() -> None:
     parts = {part.path: part for part in field_support.parts(ClusterPolicySpec)}
     assert parts["devicePlugin"].does is FieldSupport.IN_FORCE
-    assert (parts["migManager"].does, parts["psp"].does) == (FieldSupport.NOT_YET, FieldSupport.NOTHING)
-    assert "nvidia-smi mig" in parts["migManager"].says
+    assert (parts["migManager"].does, parts["psp"].does) == (FieldSupport.IN_FORCE, FieldSupport.NOTHING)
     never = {path for path, part in parts.items() if part.does is FieldSupport.NEVER}
     assert {"sandboxWorkloads", "vgpuManager", "vfioManager", "kataSandboxDevicePlugin", "ccManager"} <= never
     assert field_support.instead(ClusterPolicySpec, "spec.devicePlugin.enabled") == ""

@@ -105,7 +105,6 @@ def test_every_field_is_taken_and_comes_back(lab: EmbeddedLab) -> None:
         ({"daemonsets": {"rollingUpdate": {"maxUnavailable": 1}}}, "must be of type string"),
         ({"gfd": {"resources": {"limits": {"cpu": "much"}}}}, "spec.gfd.resources.limits.cpu"),
         ({"dcgmExporter": {"serviceMonitor": {"interval": "often"}}}, "spec.dcgmExporter.serviceMonitor.interval"),
-        ({"migManager": {"config": {"default": "all of them"}}}, "spec.migManager.config.default"),
         ({"devicePlugin": {"konfig": {}}}, 'unknown field "spec.devicePlugin.konfig"'),
     ],
 )

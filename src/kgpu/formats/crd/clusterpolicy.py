@@ -360,7 +360,7 @@ class ClusterPolicySpec(Block, frozen=True, kw_only=True):
     mig: Annotated[Mig | None, doc("How MIG slices are offered.")] = None
     mig_manager: Annotated[
         MigManager,
-        doc("What cuts GPUs into MIG slices.", unbuilt="cut GPUs by hand, with nvidia-smi mig", usual=(True,)),
+        doc("What cuts GPUs into MIG slices.", usual=(True,)),
     ] = MigManager()
     validator: Annotated[Validator | None, doc("What checks that each step works on a node.")] = None
     cdi: Annotated[Cdi | None, doc("The Container Device Interface.")] = None
