@@ -63,7 +63,6 @@ OTHERWISE: Final = {
         "top/sorts.py": "a GPU's health",
     },
     "mig-manager": {
-        "advise/": "the operand's name",
         "doctor/": "a container's name, that of the replaced program",
         "drivermanager/": "the end of a Node label",
         "operator/labels.py": "the end of a Node label",
@@ -83,6 +82,7 @@ OTHERWISE: Final = {
         "lab/nodes/runtime.py": "a container's probe",
     },
     "toolkit": {
+        "cli/_preflight_intent.py": "the toolkit's section of values",
         "doctor/": "a check of the validator, and the toolkit's section of the policy",
         "formats/releases.py": "a component of the replaced operator's releases",
         "monitoring/alerts.py": "a check of the validator",

@@ -18,7 +18,7 @@ from kgpu.hw.partitioning import CutCompute, CutInstance
 from kgpu.mig.manager.configs import ConfigLookup
 from kgpu.mig.manager.label import node_part, read_view
 from kgpu.mig.manager.layouts import key_of
-from kgpu.mig.manager.model import MigDecision, MigNodeView, MigReason, MigWish
+from kgpu.mig.manager.model import MigDecision, MigLabelledNode, MigReason, MigWish
 from kgpu.mig.manager.plan import Known, RefusedWishError, aim, decide, two_labels
 from kgpu.mig.survey import SurveyedGpu, survey
 from kgpu.mig.wanted import LayoutError
@@ -46,8 +46,8 @@ def wish(value: str, **more: Any) -> MigWish:
     return MigWish(**{"value": value, "stamp": "7", "boot": "b", **more})
 
 
-def view(value: str, **more: Any) -> MigNodeView:
-    return MigNodeView(**{"uid": "u", "value": value, **more})
+def view(value: str, **more: Any) -> MigLabelledNode:
+    return MigLabelledNode(**{"uid": "u", "value": value, **more})
 
 
 def gpus(*families: str, **changes: Any) -> list[SurveyedGpu]:
@@ -177,7 +177,7 @@ def test_two_labels_for_the_same_gpus_are_refused(key: str) -> None:
 # Who has set the label
 
 
-def labelled(*managers: str, value: str = "all-off", default: str = "") -> MigNodeView:
+def labelled(*managers: str, value: str = "all-off", default: str = "") -> MigLabelledNode:
     fields = {"f:metadata": {"f:labels": {f"f:{names.MIG_CONFIG_LABEL}": {}}}}
     metadata: dict[str, Any] = {
         "name": "n", "uid": "u", "resourceVersion": "3", "labels": {names.MIG_CONFIG_LABEL: value, "x": "y"},

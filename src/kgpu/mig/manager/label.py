@@ -15,7 +15,7 @@ from kgpu.formats.mig_request import MAX_NAME, read_progress, read_report, read_
 from kgpu.formats.node_order import read_order
 from kgpu.kube.nodes import label_owners
 from kgpu.kube.port import Object
-from kgpu.mig.manager.model import MigNodeView
+from kgpu.mig.manager.model import MigLabelledNode
 
 OPERATORS: Final = frozenset({names.OPERATOR_FIELD_MANAGER, "gpu-operator"})
 OTHER_LABELS: Final[Mapping[str, str]] = {
@@ -45,16 +45,16 @@ def node_part(node: Object) -> Object:
     return {"metadata": kept}
 
 
-def read_view(node: Object | None, boot: str) -> MigNodeView:
+def read_view(node: Object | None, boot: str) -> MigLabelledNode:
     """What the Node says; nothing where there is none."""
     if node is None:
-        return MigNodeView()
+        return MigLabelledNode()
     metadata = node["metadata"]
     labels: Mapping[str, str] = metadata.get("labels") or {}
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
     owners = {manager for manager, _, keys in label_owners(node) if names.MIG_CONFIG_LABEL in keys}
     order = read_order(annotations)
-    return MigNodeView(
+    return MigLabelledNode(
         uid=str(metadata.get("uid") or ""), version=str(metadata.get("resourceVersion") or ""),
         value=one_line(labels.get(names.MIG_CONFIG_LABEL, ""), MAX_NAME),
         by_operator=bool(owners) and owners <= OPERATORS,

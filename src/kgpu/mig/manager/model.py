@@ -38,7 +38,7 @@ class MigReason(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MigNodeView:
+class MigLabelledNode:
     """The Node as it is now.
 
     ``value`` is the label's, "" without it; ``by_operator``: nobody but an operator has written it. ``default`` is the

@@ -17,7 +17,7 @@ from kgpu.formats.mig_config import MigEntry
 from kgpu.formats.mig_request import MigLabelState, MigProgress
 from kgpu.mig.export import cut_of
 from kgpu.mig.manager.layouts import key_of, request_of
-from kgpu.mig.manager.model import MigDecision, MigNodeView, MigReason, MigWish
+from kgpu.mig.manager.model import MigDecision, MigLabelledNode, MigReason, MigWish
 from kgpu.mig.node_plan import PlannedGpu, missing_gpus, plan_node
 from kgpu.mig.survey import SurveyedGpu
 from kgpu.mig.wanted import LayoutError, entry_of
@@ -58,7 +58,7 @@ def refused(reason: MigReason, problem: UserError, *, again: bool = False) -> Mi
     )
 
 
-def two_labels(view: MigNodeView) -> RefusedWishError | None:
+def two_labels(view: MigLabelledNode) -> RefusedWishError | None:
     """What is wrong where another program cuts the same GPUs by a label of its own."""
     if not view.others:
         return None
@@ -85,7 +85,7 @@ def aim(gpus: Sequence[SurveyedGpu], name: str, entries: Sequence[MigEntry]) -> 
 
 
 def decide(
-    view: MigNodeView, wish: MigWish, known: Known, gpus: Sequence[SurveyedGpu], entries: Sequence[MigEntry]
+    view: MigLabelledNode, wish: MigWish, known: Known, gpus: Sequence[SurveyedGpu], entries: Sequence[MigEntry]
 ) -> MigDecision:
     """What becomes of a label that is set, of a config that is there. Raises what ``aim`` raises."""
     planned = aim(gpus, wish.value, entries)
@@ -103,7 +103,7 @@ def decide(
 
 
 def _fulfilled(
-    view: MigNodeView, key: str, gpus: Sequence[SurveyedGpu], entries: Sequence[MigEntry]
+    view: MigLabelledNode, key: str, gpus: Sequence[SurveyedGpu], entries: Sequence[MigEntry]
 ) -> MigDecision:  # fmt: skip
     progress = view.progress
     if progress is not None and progress.id == key and progress.phase not in ENDED:
@@ -136,7 +136,7 @@ def _changed_since(key: str, wish: MigWish, changing: Sequence[PlannedGpu]) -> M
     )  # fmt: skip
 
 
-def _asked(view: MigNodeView, wish: MigWish, key: str, planned: Sequence[PlannedGpu]) -> MigDecision:
+def _asked(view: MigLabelledNode, wish: MigWish, key: str, planned: Sequence[PlannedGpu]) -> MigDecision:
     progress = view.progress
     if progress is None or progress.id != key:
         return MigDecision(

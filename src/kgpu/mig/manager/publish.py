@@ -11,7 +11,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.formats import names
 from kgpu.formats.mig_request import MigReport, MigRequest, encode
 from kgpu.kube.port import CONFIG_MAPS, NODES, KubeApi, KubeRefusedError, Object
-from kgpu.mig.manager.model import MigNodeView
+from kgpu.mig.manager.model import MigLabelledNode
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class NodeWords:
     report: MigReport | None = None
     request: MigRequest | None = None
 
-    def stand_on(self, view: MigNodeView) -> bool:
+    def stand_on(self, view: MigLabelledNode) -> bool:
         """Whether the Node says so already."""
         state = str(self.report.state) if self.report is not None else ""
         return (view.state, view.report, view.request) == (state, self.report, self.request)
@@ -46,7 +46,7 @@ class NodeWriter:
     _at: float = 0.0
     _settle: float = SETTLE
 
-    def due(self, view: MigNodeView, words: NodeWords) -> float | None:
+    def due(self, view: MigLabelledNode, words: NodeWords) -> float | None:
         """Seconds until the Node is to be written, None where it says so already."""
         if not view.uid or words.stand_on(view):
             return None
@@ -54,7 +54,7 @@ class NodeWriter:
             return 0.0
         return max(0.0, self._at + self._settle - self.clock.monotonic())
 
-    async def write(self, view: MigNodeView, words: NodeWords) -> Object:
+    async def write(self, view: MigLabelledNode, words: NodeWords) -> Object:
         """Write; returns the Node. Raises KubeError."""
         again = words == self._written
         self._settle = min(self._settle * 2, LONGEST_SETTLE) if again else SETTLE

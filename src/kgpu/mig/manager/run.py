@@ -31,7 +31,7 @@ from kgpu.mig.manager.configs import ConfigLookup, ConfigSource
 from kgpu.mig.manager.cutting import NodeCutter
 from kgpu.mig.manager.label import node_part, read_view
 from kgpu.mig.manager.layouts import layout_of, needs_reset
-from kgpu.mig.manager.model import MigDecision, MigNodeView, MigReason, MigWish
+from kgpu.mig.manager.model import MigDecision, MigLabelledNode, MigReason, MigWish
 from kgpu.mig.manager.plan import Known, RefusedWishError, decide, refused, two_labels
 from kgpu.mig.manager.publish import ConfigMapWriter, NodeWords, NodeWriter
 from kgpu.mig.survey import SurveyedGpu
@@ -160,7 +160,7 @@ class _Manager:
             await first_of(informer.changed(revision), self._wake.wait(), *waits)
 
     @property
-    def _view(self) -> MigNodeView:
+    def _view(self) -> MigLabelledNode:
         return read_view(self._informer.objects.get(("", self._ctx.node)), self._ctx.boot)
 
     async def _once(self) -> float | None:
@@ -240,7 +240,7 @@ class _Manager:
             return refused(MigReason.UNREADABLE, problem, again=True)
         return await self._decided(view, gpus)
 
-    async def _decided(self, view: MigNodeView, gpus: Sequence[SurveyedGpu]) -> MigDecision:
+    async def _decided(self, view: MigLabelledNode, gpus: Sequence[SurveyedGpu]) -> MigDecision:
         memory = self._memory.now
         wish = MigWish(value=view.value, stamp=memory.stamp, boot=self._ctx.boot, losses=memory.losses)
         try:
@@ -322,11 +322,11 @@ class _Manager:
                 self._tell(view, decision)
         return await self._write(view, words, RETRY_SECONDS if decision is not None and decision.again else None)
 
-    def _is_quiet(self, view: MigNodeView, decision: MigDecision) -> bool:
+    def _is_quiet(self, view: MigLabelledNode, decision: MigDecision) -> bool:
         """Whether a value that nobody means has met something that only its meaning would make worth telling."""
         return not view.acts and (decision.problem is not None or decision.reason is MigReason.NO_DRIVER)
 
-    async def _write(self, view: MigNodeView, words: NodeWords, later: float | None) -> float | None:
+    async def _write(self, view: MigLabelledNode, words: NodeWords, later: float | None) -> float | None:
         due = self._writer.due(view, words)
         if due is None or due > 0:
             return later if due is None else min(due, later if later is not None else due)
@@ -337,7 +337,7 @@ class _Manager:
             return RETRY_SECONDS
         return later
 
-    def _tell(self, view: MigNodeView, decision: MigDecision) -> None:
+    def _tell(self, view: MigLabelledNode, decision: MigDecision) -> None:
         subject = names.MIG_CONFIG_LABEL
         if decision.problem is not None:
             problem = decision.problem

@@ -19,6 +19,7 @@ from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import plugin_off
 from kgpu.doctor.waiting import waiting
 from kgpu.formats import agent_report, names
+from kgpu.formats.operands import BY_NAME
 
 _REFUSED: Final = re.compile(r"UnexpectedAdmissionError|OutOf(?P<resource>[\w.-]+/[\w.-]+)")
 _NO_DEVICE: Final = re.compile(
@@ -26,7 +27,7 @@ _NO_DEVICE: Final = re.compile(
 )
 
 
-_ROLE, _RUNNING = "deviceplugin", "running"
+_ROLE, _RUNNING = BY_NAME["device-plugin"].role, "running"
 """Of kgpu's agent, as its report has them."""
 
 
