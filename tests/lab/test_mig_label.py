@@ -12,12 +12,14 @@ import pytest
 from kgpu.formats import mig_request
 from kgpu.formats.mig_request import MigReport
 from kgpu.formats.names import GPU_OPERATOR_NAMESPACE, GPU_RESOURCE, MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL
+from kgpu.hw.simulator import mig
 from kgpu.hw.simulator.state import DriverState
 from kgpu.lab.common import FIRST_NODE
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.port import kubectl as run_kubectl
 from kgpu.lab.progress import QuietProgress
+from kgpu.mig.manager.model import MigReason
 from tests import on_real
 from tests.lab import asking
 
@@ -32,6 +34,8 @@ mig-configs:
   - {devices: [1], mig-enabled: true, mig-devices: {1g.10gb: 7}}
   both-cut:
   - {devices: all, mig-enabled: true, mig-devices: {1g.10gb: 7}}
+  all-disabled:
+  - {devices: all, mig-enabled: false}
   none-cut:
   - {devices: all, mig-enabled: false}
   impossible:
@@ -141,6 +145,21 @@ def first_gpu(lab: EmbeddedLab) -> str:
     (hardware,) = lab.hardware()
     with DriverState.open(hardware.root / "state", writable=False) as state:
         return str(state.gpu(0).uuid.decode())
+
+
+def test_slices_that_are_found_stay_until_a_person_sets_the_label(lab: EmbeddedLab) -> None:
+    """The label is the operator's own ``all-disabled`` until then."""
+    (hardware,) = lab.hardware()
+    mig.partition(hardware.root, 1, ["3g.40gb"])
+    found = {GPU_RESOURCE: 1, "nvidia.com/mig-3g.40gb": 1}
+    until(lab, lambda: offered(lab) == found, "the slice is offered")
+    until(lab, lambda: (told := report(lab)) is not None and told.reason == MigReason.ADOPTED, "it is adopted")
+    assert is_so(lab, "all-disabled", "success")
+    ask(lab, "all-disabled")  # is so already: nobody's word
+    ask(lab, "")
+    until(lab, lambda: report(lab) is None, "an empty label asks for nothing")
+    assert offered(lab) == found
+    cut(lab, "all-disabled", {GPU_RESOURCE: 2})
 
 
 def test_the_label_becomes_slices_and_whole_gpus_again(lab: EmbeddedLab) -> None:

@@ -212,7 +212,7 @@ def test_only_a_value_that_somebody_means_acts(managers: tuple[str, ...], defaul
     assert (decision.state, decision.reason) == (MigLabelState.SUCCESS, MigReason.ADOPTED)
     assert (decision.request, decision.apply, decision.settled) == (None, (), False)
     assert "1 of 7g.40gb" in decision.message
-    assert "remove the label nvidia.com/mig.config and set it" in decision.message
+    assert "set the label nvidia.com/mig.config to nothing, and then to the config" in decision.message
 
 
 # While an operation is under way, and after it
@@ -233,7 +233,7 @@ def test_what_an_operation_has_not_reached_is_failed_and_not_asked_again(phase: 
     decision = decided("halves", progress=progress(key, phase, "the budget is used up"))
     assert (decision.state, decision.reason, decision.request) == (MigLabelState.FAILED, MigReason.OPERATION, None)
     assert "the budget is used up" in decision.message
-    assert "remove the label nvidia.com/mig.config and set it" in decision.message
+    assert "set the label nvidia.com/mig.config to nothing, and then to the config" in decision.message
 
 
 def test_another_wish_is_asked_for_whatever_became_of_the_one_before() -> None:

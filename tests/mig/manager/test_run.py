@@ -195,7 +195,7 @@ async def test_a_layout_that_is_found_is_adopted(tmp_path: Path) -> None:
     async with world.running():
         report = await world.said("success", "MigAdopted")
         assert "2 of 3g.20gb" in report.message
-        assert "remove the label" in report.message
+        assert "set the label" in report.message
         assert (world.driver.state, world.request) == (before, None)
         assert world.reasons() == ["MigAdopted"]
         await world.operator_labels("sevenths", default="sevenths")  # the policy's default was changed

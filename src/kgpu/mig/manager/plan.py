@@ -1,7 +1,7 @@
 """What becomes of the label, given what is known: the file to read first. Pure.
 
 A value that nobody means undoes nothing that is found. One wish is asked for, or tried, once: what has failed is done
-again when the label is removed and set, when GPUs in use are free, and after a reboot. What a person changes by hand
+again when the label is set anew, when GPUs in use are free, and after a reboot. What a person changes by hand
 after a wish was fulfilled stays, as kgpu could not tell it from work in progress.
 """
 
@@ -24,7 +24,8 @@ from kgpu.mig.wanted import LayoutError, entry_of
 
 ENDED: Final = frozenset({"Complete", "Failed"})
 """Phases of operations in which nothing is done any more."""
-RETRY: Final = f"to try again, remove the label {names.MIG_CONFIG_LABEL} and set it"
+RETRY: Final = f"to try again, set the label {names.MIG_CONFIG_LABEL} to nothing, and then to the config"
+"""An operator sets a label that was removed at once, and a value that stays the same is nobody's word."""
 _SHOWN: Final = 8
 
 
@@ -123,7 +124,7 @@ def _adopted(wish: MigWish, changing: Sequence[PlannedGpu]) -> MigDecision:
     return MigDecision(
         state=MigLabelState.SUCCESS, reason=MigReason.ADOPTED,
         message=f"GPUs are cut otherwise than {wish.value}, which nobody has asked for, and stay so: {_now(changing)}; "
-        f"to cut them by a config, remove the label {names.MIG_CONFIG_LABEL} and set it",
+        f"to cut them by a config, set the label {names.MIG_CONFIG_LABEL} to nothing, and then to the config",
     )  # fmt: skip
 
 
