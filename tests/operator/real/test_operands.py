@@ -13,6 +13,8 @@ DAEMON_SETS = {
     "nvidia-container-toolkit-daemonset",
     "nvidia-operator-validator",
     "nvidia-device-plugin-daemonset",
+    "nvidia-device-plugin-mps-control-daemon",
+    "nvidia-mig-manager",
     "nvidia-dcgm-exporter",
     "kgpu-gpu-health",
     "gpu-feature-discovery",
