@@ -38,6 +38,7 @@ NAMESPACE = "gpu-operator"
 GPUS = 4
 MERGE = "application/merge-patch+json"
 ROLES = ("deviceplugin", "labels", "exporter", "health", "validator")
+OF_A_RESET = (OrderStep.WITHDRAW, OrderStep.RELEASE, OrderStep.RESUME)
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +262,7 @@ async def test_what_the_driver_still_asks_for_is_told_until_it_is_well(machine: 
     await machine.start()
     await machine.offers()
     operate.set_values(machine.root, {"remap-pending": 1}, gpu=1)
-    for step in OrderStep:
+    for step in OF_A_RESET:
         machine.order(step)
         answer = await machine.fulfilled(step)
     problem = answer.gpus[0].problem
@@ -330,11 +331,11 @@ async def watched(machine: Machine, seen: set[str]) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("step", list(OrderStep))
+@pytest.mark.parametrize("step", OF_A_RESET)
 async def test_an_order_that_is_withdrawn_midway_leaves_nothing(machine: Machine, step: OrderStep) -> None:
     await machine.start()
     await machine.offers()
-    for earlier in list(OrderStep)[: list(OrderStep).index(step) + 1]:
+    for earlier in OF_A_RESET[: OF_A_RESET.index(step) + 1]:
         machine.order(earlier)
         await machine.fulfilled(earlier)
     machine.annotate(None)
