@@ -60,6 +60,13 @@ class Refused(Exception):  # noqa: N818 - says what the driver did
         self.trouble = trouble
 
 
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill it without waiting; whoever starts the next one reaps it."""
+    process.kill()
+    if process.poll() is None:
+        _LINGERING.append(process)
+
+
 class ChildProcess:
     """One running child. Requests are answered one at a time; the owner serialises them."""
 
@@ -95,7 +102,12 @@ class ChildProcess:
             raise
         finally:
             theirs.close()
-        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_LINE_LIMIT)
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_LINE_LIMIT)
+        except BaseException:
+            ours.close()
+            _end(process)
+            raise
         child = cls(process, writer)
         child._task = asyncio.create_task(child._receive(reader, on_event), name=f"hw-child-{process.pid}")
         return child
@@ -161,9 +173,11 @@ class ChildProcess:
         self._writer.close()
         loop = asyncio.get_running_loop()
         end = loop.time() + patience
-        while self._process.poll() is None and loop.time() < end:  # noqa: ASYNC110 - a process gives no event
-            await asyncio.sleep(0.005)
-        self._process.kill()
+        try:
+            while self._process.poll() is None and loop.time() < end:  # noqa: ASYNC110 - a process gives no event
+                await asyncio.sleep(0.005)
+        finally:
+            _end(self._process)
         if self._task is not None:
             await asyncio.wait([self._task], timeout=patience + _REAP_S)
 
