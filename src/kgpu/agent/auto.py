@@ -193,7 +193,8 @@ class AutoAgent(AgentProcess):
         place = self.place or find_driver(config, self.options.host_root)
         self._heed(orders, place)
         running = [name for name, decision in self.wanted.items() if decision.run]
-        self._config_files.want({name: config.roles[name].files for name in running if config.roles[name].files})
+        files = {name: config.roles[name].files for name in running if config.roles[name].files}
+        self._config_files.want({} if self._part else files)  # a pod of its own has them mounted
         for name, slot in self._slots.items():
             if self.wanted[name].run and name not in self._held:
                 self._withdrawn.discard(name)

@@ -412,10 +412,10 @@ async def test_a_state_that_somebody_overwrites_is_put_back_without_a_race(tmp_p
 
 
 async def test_generated_configs_are_published_where_that_is_allowed(tmp_path: Path) -> None:
-    world = World(tmp_path, config=None)
+    world = World(tmp_path, config=None, operations=False)
     async with world.running():
         world.label("all-1g.5gb")
-        await world.said("pending", "MigRequested")
+        await world.said("success")
         published = world.config_map
         assert published is not None
         assert "all-balanced" in parse_mig_configs(published["data"]["config.yaml"]).configs
@@ -423,12 +423,20 @@ async def test_generated_configs_are_published_where_that_is_allowed(tmp_path: P
 
 
 async def test_without_the_right_to_publish_all_goes_on(tmp_path: Path) -> None:
-    world = World(tmp_path, config=None)
+    world = World(tmp_path, config=None, operations=False)
     world.api.refuse[("apply", "configmaps")] = 403
     async with world.running():
         world.label("all-1g.5gb")
-        await world.said("pending", "MigRequested")
+        await world.said("success")
         assert world.config_map is None
+
+
+async def test_an_agent_of_the_operator_does_not_ask_for_what_it_may_not(tmp_path: Path) -> None:
+    world = World(tmp_path, config=None)
+    async with world.running():
+        world.label("all-1g.5gb")
+        await world.said("pending", "MigRequested")
+    assert not [call for call in world.api.calls if "configmaps" in call]
 
 
 async def test_an_order_is_obeyed_before_anything_else(tmp_path: Path) -> None:

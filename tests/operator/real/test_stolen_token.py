@@ -73,12 +73,14 @@ class Stolen:
     config_maps: tuple[str, ...] = ("kgpu-agent",)
 
 
+OF_MIG: Final = ("default-mig-parted-config", "default-gpu-clients")
+"""What the MIG manager reads."""
 FINDER: Final = Stolen("kgpu-node-features", OF_THE_FINDER)
 INSTALLATIONS: Final = {
-    "agent": (Stolen("kgpu-agent", REACHED), FINDER),
+    "agent": (Stolen("kgpu-agent", REACHED, ("kgpu-agent", *OF_MIG)), FINDER),
     "operands": (Stolen("nvidia-operator-validator", REACHED),),
     "agent-with-options": (
-        Stolen("kgpu-agent", REACHED | FEATURES_PUBLISHED | POD_LABELS | CLAIMS, ("kgpu-agent", *CONFIGS)),
+        Stolen("kgpu-agent", REACHED | FEATURES_PUBLISHED | POD_LABELS | CLAIMS, ("kgpu-agent", *OF_MIG, *CONFIGS)),
     ),
     "operands-with-options": (
         Stolen(

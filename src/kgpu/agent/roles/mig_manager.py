@@ -178,7 +178,7 @@ async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
     """Remove what was said of the label. Raises KubeError."""
     from kgpu.mig.manager.publish import withdraw
 
-    await withdraw(api, options.node_name, options.env.get("POD_NAMESPACE") or options.namespace)
+    await withdraw(api, options.node_name)
 
 
 ROLE: Final = Role(NAME, _mig_manager, aliases=("nvidia-mig-manager",), flags=_flags, withdraw=_withdraw, cuts=True)

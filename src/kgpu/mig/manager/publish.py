@@ -76,7 +76,7 @@ class NodeWriter:
 @dataclass(slots=True, kw_only=True)
 class ConfigMapWriter:
     """Keeps the ConfigMap ``<node>-mig-config`` with the configs that were generated for this node, for people and for
-    those who plan for it. Without the right to it there is none.
+    those who plan for it. Without the right to it there is none. It goes with the Node.
     """
 
     api: Callable[[], KubeApi]
@@ -108,12 +108,6 @@ class ConfigMapWriter:
         self._written = text
 
 
-async def withdraw(api: KubeApi, node: str, namespace: str) -> None:
-    """Remove all that was written. Raises KubeError."""
+async def withdraw(api: KubeApi, node: str) -> None:
+    """Remove all that was written on the Node. Raises KubeError."""
     await api.apply(NODES, {"metadata": {"name": node}}, manager=names.MIG_FIELD_MANAGER)
-    if namespace:
-        try:
-            await api.delete(CONFIG_MAPS, f"{node}-mig-config", namespace=namespace)
-        except KubeRefusedError as refused:
-            if refused.code not in {401, 403}:
-                raise
