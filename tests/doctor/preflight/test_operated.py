@@ -22,11 +22,13 @@ from click.testing import CliRunner
 from kgpu.cli.doctor import look, parse_target
 from kgpu.cli.preflight import preflight as preflight_command
 from kgpu.doctor.model import Report
+from kgpu.formats import agent_report
 from kgpu.formats.names import (
     GPU_RESOURCE,
     KUBELET_DEVICE_PLUGIN_DIR,
     NFD_OS_ID,
     NFD_OS_VERSION,
+    ROLES_ANNOTATION,
 )
 from kgpu.kubelet.model import DeviceState
 from kgpu.lab.common import FIRST_NODE
@@ -169,6 +171,13 @@ def offers(lab: EmbeddedLab, gpus: int) -> bool:
     return bool(node(lab)["status"]["allocatable"].get(GPU_RESOURCE, "0") == str(gpus))
 
 
+def plugin_is_off(lab: EmbeddedLab) -> bool:
+    """Whether the agent has followed the policy; the other plugin's end alone leaves the node without GPUs, too."""
+    report = agent_report.decode(node(lab)["metadata"]["annotations"].get(ROLES_ANNOTATION, "{}"))
+    role = report.roles.get("deviceplugin") if report is not None else None
+    return role is not None and role.state == "stopped"
+
+
 def test_of_two_device_plugins_the_one_that_comes_last_takes_the_node(lab: EmbeddedLab) -> None:
     change(lab, devicePlugin={"enabled": False})
     until(lab, lambda: offers(lab, 0), "kgpu's plugin is gone")
@@ -185,7 +194,7 @@ def test_of_two_device_plugins_the_one_that_comes_last_takes_the_node(lab: Embed
         until(lab, lambda: finds(lab, "DPL-20"), "the doctor says that there are two")
     run_kubectl(lab, "delete", "pod", "static-plugin", "--namespace", "kube-system", "--wait=false")
     change(lab, devicePlugin={"enabled": False})
-    until(lab, lambda: offers(lab, 0), "neither is there")
+    until(lab, lambda: offers(lab, 0) and plugin_is_off(lab), "neither is there")
     change(lab, devicePlugin={"enabled": True})
     until(lab, lambda: offers(lab, 2), "kgpu's plugin alone")
     until(lab, lambda: predicted(lab) == {}, "nothing is predicted any more")
