@@ -61,6 +61,16 @@ KG_MPS_SHARED int kg_mps_connect(const char *name) {
     return fd;
 }
 
+/* A connection that waits, and who has made it; -1 for none. */
+KG_MPS_SHARED int kg_mps_accept(int listener, struct ucred *peer) {
+    socklen_t size = sizeof *peer;
+    *peer = (struct ucred){.uid = (uid_t)-1};
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0)
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, peer, &size);
+    return fd;
+}
+
 /* Send all of a text; 0, or -1 when the other side has gone. */
 KG_MPS_SHARED int kg_mps_send(int fd, const char *text, size_t length) {
     while (length) {

@@ -124,16 +124,14 @@ static void close_connection(int at)
 
 static void accept_connection(void)
 {
-    struct ucred peer = {.uid = (uid_t)-1};
-    socklen_t size = sizeof peer;
-    int fd = accept4(control.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    struct ucred peer;
+    int fd = kg_mps_accept(control.listener, &peer);
     struct connection *made = fd >= 0 && control.connections < MOST_CONNECTIONS ? calloc(1, sizeof *made) : NULL;
     if (!made) {
         if (fd >= 0)
             close(fd);
         return;
     }
-    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
     made->fd = fd;
     made->pid = peer.pid;
     made->uid = peer.uid;

@@ -34,16 +34,14 @@ int clients_watch(struct pollfd *out)
 
 void clients_accept(void)
 {
-    struct ucred peer = {0};
-    socklen_t size = sizeof peer;
-    int fd = accept4(LISTEN_FD, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    struct ucred peer;
+    int fd = kg_mps_accept(LISTEN_FD, &peer);
     struct client *made = fd >= 0 && total < MOST_CONNECTIONS ? calloc(1, sizeof *made) : NULL;
     if (!made) {
         if (fd >= 0)
             close(fd);
         return;
     }
-    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
     made->fd = fd;
     made->pid = peer.pid;
     all[total++] = made;

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -20,9 +20,18 @@ if TYPE_CHECKING:
     from kgpu.mig.node_plan import PlannedGpu
     from kgpu.mig.survey import SurveyedGpu
 
+F = TypeVar("F", bound=Callable[..., Any])
 PEER: Final = "nvidia-mig-parted"
 STDIN: Final = "-"
 MAX_BYTES: Final = 1 << 20
+
+
+def format_option(about: str) -> Callable[[F], F]:
+    """``-o`` of commands that print a config file; the parameter is ``output``."""
+    return click.option(
+        "-o", "--output", "--output-format", type=click.Choice(("yaml", "json")), default="yaml", show_default=True,
+        envvar="MIG_PARTED_OUTPUT_FORMAT", help=about,
+    )  # fmt: skip
 
 
 def read_configs(path: str) -> MigConfigs:

@@ -11,6 +11,7 @@ import click
 from kgpu.base.errors import ConfigError
 from kgpu.base.printable import printable
 from kgpu.cli._common import print_json
+from kgpu.formats import names
 
 if TYPE_CHECKING:
     from kgpu.formats.mig_config import MigConfigs, MigEntry
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from kgpu.operations.mig_foresight import MigForesight, MigNodeView
     from kgpu.operations.requests import Preview
 
-KEYS: Final = ("config.yaml", "config-default.yaml")
-"""Under which the documents have the file in a ConfigMap."""
-DEFAULT_MAP: Final = "default-mig-parted-config"
 BUILT_IN: Final = "mig-parted's default configs, which kgpu has built in"
 
 
@@ -68,10 +66,10 @@ async def _configs(api: KubeApi, node: str, namespace: str) -> tuple[MigConfigs,
     from kgpu.formats.mig_default_configs import default_configs
     from kgpu.formats.yaml_text import write
 
-    for name in (*await _named_by_policy(api), f"{node}-mig-config", DEFAULT_MAP):
+    for name in (*await _named_by_policy(api), names.MIG_NODE_MAP.format(node=node), names.MIG_LAYOUTS_MAP):
         for obj in await _maps(api, name, namespace):
             data: Mapping[str, Any] = obj.get("data") or {}
-            content = next((data[key] for key in KEYS if isinstance(data.get(key), str)), None)
+            content = next((data[key] for key in names.MIG_LAYOUTS_KEYS if isinstance(data.get(key), str)), None)
             if content is not None:
                 source = f"ConfigMap {obj['metadata'].get('namespace', '')}/{name}"
                 return parse_mig_configs(content, source=source), source

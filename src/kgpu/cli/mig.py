@@ -193,10 +193,7 @@ def assert_(
     "-l", "--config-label", "label", default="current", show_default=True, metavar="NAME",
     envvar="MIG_PARTED_CONFIG_LABEL", help="The config's name in the file.",
 )  # fmt: skip
-@click.option(
-    "-o", "--output", "--output-format", type=click.Choice(("yaml", "json")), default="yaml", show_default=True,
-    envvar="MIG_PARTED_OUTPUT_FORMAT", help="How to print the file.",
-)  # fmt: skip
+@_mig.format_option("How to print the file.")
 @root_option
 def export(*, label: str, output: str, root: str) -> None:
     """Print how this node's GPUs are cut, as a config file that apply takes."""

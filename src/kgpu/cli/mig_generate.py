@@ -22,10 +22,7 @@ kgpu mig generate-config -o json
     "-f", "--output-file", "file", metavar="FILE", default="", envvar="MIG_PARTED_OUTPUT_FILE",
     help="Where to write it. Default: standard output.",
 )  # fmt: skip
-@click.option(
-    "-o", "--output", "--output-format", type=click.Choice(("yaml", "json")), default="yaml", show_default=True,
-    envvar="MIG_PARTED_OUTPUT_FORMAT", help="The file's form.",
-)  # fmt: skip
+@_mig.format_option("The file's form.")
 @root_option
 def generate_config(*, file: str, output: str, root: str) -> None:
     """Print every config that this node's GPUs can have: all slices alike, balanced, or none."""

@@ -76,7 +76,7 @@ def mig_config(snapshot: Snapshot) -> MigConfig:
 def _mig_config(snapshot: Snapshot) -> MigConfig:
     policy = in_force(snapshot)
     told = plain(policy.text("spec.migManager.config.name")) if policy else ""
-    name = told or "default-mig-parted-config"
+    name = told or names.MIG_LAYOUTS_MAP
     source = named_map(snapshot, name, matching.MIG_MANAGER)
     data = source.map("data").get(MIG_KEY) if source else None
     return MigConfig(name, policy if told else None, source, layouts(data))

@@ -25,6 +25,11 @@ class Eviction:
     going: tuple[LocalPod, ...] = ()
     refused: tuple[tuple[LocalPod, str], ...] = ()
 
+    @property
+    def pods(self) -> tuple[LocalPod, ...]:
+        """All that would have to go."""
+        return (*self.going, *(pod for pod, _ in self.refused))
+
 
 def of_gpu_pods(pods: Iterable[LocalPod], settings: ManagerSettings) -> Eviction:
     """Of the pods that ask for GPUs."""

@@ -177,11 +177,6 @@ def stopping(pods: Iterable[LocalPod], hold: Hold) -> tuple[LocalPod, ...]:
     )
 
 
-def with_gpus(pods: Iterable[LocalPod]) -> tuple[LocalPod, ...]:
-    """The pods that would go on with GPUs of a driver that is gone. Those of DaemonSets look at GPUs, or are paused."""
-    return tuple(pod for pod in pods if pod.gpus and not (pod.ended or pod.mirror) and pod.owner != "DaemonSet")
-
-
 def holding_claims(pods: Iterable[LocalPod]) -> tuple[LocalPod, ...]:
     """The pods that still hold resource claims. Those of DaemonSets look at GPUs with admin access."""
     return tuple(pod for pod in pods if pod.claims and not pod.ended and pod.owner != "DaemonSet")

@@ -210,7 +210,7 @@ class DriverManager:
         return ""
 
     async def _check_unused(self) -> None:
-        if found := plan.with_gpus(await self._pods()):
+        if found := of_gpu_pods(await self._pods(), self._settings).pods:
             raise HostError(
                 f"pods with GPUs are on this node, which no upgrade has emptied: {_pods_named(found)}",
                 "a node without them, as their driver would be exchanged under them",

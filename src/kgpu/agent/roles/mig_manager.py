@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from kgpu.mig.survey import SurveyedGpu
 
 NAME: Final = "mig-manager"
-CONFIG_NAMES: Final = ("config.yaml", "config-default.yaml")
-"""The keys by which ConfigMaps of configs have them."""
 CLOSED: Final = "the MIG manager resets a GPU"
 
 
@@ -69,7 +67,8 @@ def _sources(path: str) -> tuple[FileConfigSource, ...]:
     if not path:
         return ()
     file = Path(path)
-    others = [file.with_name(name) for name in CONFIG_NAMES if name != file.name] if file.name in CONFIG_NAMES else []
+    keys = names.MIG_LAYOUTS_KEYS
+    others = [file.with_name(name) for name in keys if name != file.name] if file.name in keys else []
     return tuple(FileConfigSource(one) for one in (file, *others))
 
 

@@ -89,7 +89,7 @@ class ConfigMapWriter:
         """Write it unless it was what was written last; the Node of this ``uid`` owns it. Raises KubeError."""
         if not self.namespace or self._refused or text == self._written:
             return
-        name = f"{self.node}-mig-config"
+        name = names.MIG_NODE_MAP.format(node=self.node)
         owner = {"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": uid}
         labels = {names.COMPONENT_LABEL: COMPONENT, names.MIG_NODE_LABEL: self.node[:63]}
         metadata: Object = {

@@ -22,9 +22,8 @@ from kgpu.operator.objects.containers import DRIVER_VOLUMES, NODE_STATE, RUN
 from kgpu.operator.operand_spec import ConfigFolder, OperandPod, OperandSpec, Variable
 
 OPERAND: Final = BY_ROLE["mig-manager"]
-LAYOUTS: Final = "default-mig-parted-config"
+LAYOUTS: Final = names.MIG_LAYOUTS_MAP
 CLIENTS: Final = "default-gpu-clients"
-LAYOUTS_KEYS: Final = ("config.yaml", "config-default.yaml")
 CLIENTS_KEY: Final = "clients.yaml"
 LAYOUTS_FOLDER: Final = "/mig-parted-config"
 CLIENTS_FOLDER: Final = "/gpu-clients"
@@ -47,7 +46,7 @@ def _clients(policy: Policy) -> str:
 def _key(scene: Scene) -> str:
     """The key that the ConfigMap of layouts has: published guides have two."""
     there = scene.observed.config_maps.get(_layouts(scene.policy), frozenset())
-    return next((key for key in LAYOUTS_KEYS if key in there), LAYOUTS_KEYS[0])
+    return next((key for key in names.MIG_LAYOUTS_KEYS if key in there), names.MIG_LAYOUTS_KEYS[0])
 
 
 def _files(scene: Scene) -> dict[str, ConfigKey]:
@@ -88,7 +87,7 @@ def _config_maps(scene: Scene) -> list[Object]:
     layouts, clients = _layouts(scene.policy), _clients(scene.policy)
     made = []
     if layouts == LAYOUTS:
-        made.append(_config_map(scene, LAYOUTS, LAYOUTS_KEYS[0], default_configs()))
+        made.append(_config_map(scene, LAYOUTS, names.MIG_LAYOUTS_KEYS[0], default_configs()))
     if clients == CLIENTS:
         content = {"version": "v1", "systemd-services": list(SERVICES)}
         made.append(_config_map(scene, CLIENTS, CLIENTS_KEY, content))
@@ -109,7 +108,7 @@ def config_map(view: CauseView) -> Cause | None:
     """The cause if a ConfigMap that the policy names is missing or has no key that is read, else None."""
     config, clients = view.policy.spec.mig_manager.config, view.policy.spec.mig_manager.gpu_clients_config
     rows = (
-        ("migManager.config", config.name, LAYOUTS, LAYOUTS_KEYS),
+        ("migManager.config", config.name, LAYOUTS, names.MIG_LAYOUTS_KEYS),
         ("migManager.gpuClientsConfig", (clients.name if clients else "") or "", CLIENTS, (CLIENTS_KEY,)),
     )
     for field, name, own, keys in rows:
