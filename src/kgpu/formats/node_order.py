@@ -117,12 +117,15 @@ def order(*, act: str, boot: str, step: OrderStep, gpus: tuple[str, ...], reset:
 
 
 def change_order(
-    *, act: str, boot: str, step: OrderStep, layouts: tuple[MigLayout, ...], released: bool = False
-) -> NodeOrder:
-    """An order in this version for a change of MIG slices."""
+    *, act: str, boot: str, step: OrderStep, layouts: tuple[MigLayout, ...], released: bool = False,
+    reset: bool = False,
+) -> NodeOrder:  # fmt: skip
+    """An order in this version for a change of MIG slices. The layouts are in every step: by them the agent knows that
+    instances are no reason to refuse.
+    """
     gpus = tuple(layout.gpu for layout in layouts)
     return NodeOrder(
-        version=VERSION, id=act, boot=boot, step=step, gpus=gpus, layouts=layouts,
+        version=VERSION, id=act, boot=boot, step=step, gpus=gpus, layouts=layouts, reset=reset,
         released=released and step is OrderStep.CHANGE,
     )  # fmt: skip
 

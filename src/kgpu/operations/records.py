@@ -21,7 +21,7 @@ from kgpu.formats.crd.nodeoperation import (
 )
 from kgpu.formats.crd.status import StatusCondition
 from kgpu.formats.mig_request import MigLayout
-from kgpu.formats.node_order import NodeOrder, OrderStep, exchange_order, order
+from kgpu.formats.node_order import NodeOrder, OrderStep, change_order, exchange_order, order
 from kgpu.operations.model import HoldNode, Operation, Record, Step, TargetNode, moment_of
 from kgpu.operations.world import World
 
@@ -87,17 +87,15 @@ def order_of(operation: Operation, node: TargetNode) -> NodeOrder | None:
 
 
 def _change(operation: Operation, mig: OperationMig, node: TargetNode) -> NodeOrder:
-    """While it acts, the agent is to let go of the driver first if a GPU has to be reset, and then to cut the GPUs. The
-    layouts are in every step: by them it knows that instances are no reason to refuse.
-    """
+    """While it acts, the agent is to let go of the driver first if a GPU has to be reset, and then to cut the GPUs."""
     step = _ORDERS.get(operation.phase, OrderStep.WITHDRAW)
     if operation.phase is OperationPhase.ACTING and (is_true(operation, RELEASED) or not mig.release):
         step = OrderStep.CHANGE
     is_reset = step is OrderStep.RESUME and mig.release and is_true(operation, ACT_DONE)
-    given = order(act=operation.act_id, boot=node.boot_id, step=step, gpus=operation.spec.gpus, reset=is_reset)
     layouts = tuple(MigLayout(gpu=row.gpu, enabled=row.enabled, devices=row.devices) for row in mig.layouts)
-    released = mig.release and step is OrderStep.CHANGE
-    return msgspec.structs.replace(given, layouts=layouts, released=released)
+    return change_order(
+        act=operation.act_id, boot=node.boot_id, step=step, layouts=layouts, released=mig.release, reset=is_reset
+    )
 
 
 def _exchange(operation: Operation, node: TargetNode) -> NodeOrder | None:
