@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from kgpu.cli.operator import budget_of, operations_config_of
-from kgpu.formats.names import AGENT_DAEMON_SET
+from kgpu.formats.names import AGENT_CONFIG_MAP, AGENT_DAEMON_SET
 from kgpu.formats.operands import BY_ROLE
 from kgpu.operator.objects import rbac
 from tests.charts.conftest import CHART, NAMESPACE, Chart, Made, Object
-from tests.operator.rights import NAMESPACE_RULES, OF_EXPORTER, cluster_rules, namespace_rules
+from tests.operator.rights import NAMESPACE_RULES, OF_EXPORTER, cluster_rules
 
 Right = tuple[str, str, str]
 
@@ -44,7 +44,9 @@ def test_the_agent_may_do_what_its_roles_need_and_no_more(chart: Chart) -> None:
     assert of_role(made, "ClusterRole", "kgpu:agent") == rights(cluster_rules())
     assert of_role(made, "Role", "kgpu-agent") == rights(NAMESPACE_RULES)
     (rule,) = made.one("Role", "kgpu-agent")["rules"]
-    assert {name for one in namespace_rules() for name in one["resourceNames"]} == set(rule["resourceNames"])
+    assert rule["resourceNames"] == [AGENT_CONFIG_MAP], (
+        "the operator adds what the policy and its operands have besides"
+    )
 
 
 def test_events_are_written_in_default_alone_by_the_operator_and_every_agent(chart: Chart) -> None:

@@ -107,8 +107,8 @@ def agent_settings(spec: dict[str, Any]) -> dict[str, Any]:
     import json
 
     made = planned(spec, healthy_node())
-    (found,) = (one for one in made.objects if one["kind"] == "ConfigMap")
-    return json.loads(found["data"][names.AGENT_CONFIG_KEY])
+    (config,) = (one["data"] for one in made.objects if names.AGENT_CONFIG_KEY in one.get("data", {}))
+    return json.loads(config[names.AGENT_CONFIG_KEY])
 
 
 def test_d07_t21_the_documented_defaults(chart: Chart) -> None:

@@ -36,7 +36,8 @@ class Story:
 
     async def start(self, settings: OperatorSettings = SETTINGS) -> None:
         fleet, clock = self.fleet, self.fleet.clock
-        self._operator = OperatorController(fleet, settings, clock=clock)
+        # Measured in the story's time, else plans are made in threads, and time passes meanwhile, on a busy machine.
+        self._operator = OperatorController(fleet, settings, clock=clock, stopwatch=clock.monotonic)
         engine = OperationsController(
             fleet, self.budget, clock=clock, now=lambda: START + clock.monotonic(), collector=SimCollector(fleet)
         )
