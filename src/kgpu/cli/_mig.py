@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -58,10 +57,9 @@ def read_configs(path: str) -> MigConfigs:
 
 def open_driver(root: str) -> Partitioner:
     """What cuts the GPUs of the driver under this root. Raises NoHardwareError."""
-    from kgpu.hw.open import open_partitioner
-    from kgpu.mig.reset import SmiReset
+    from kgpu.mig import gpu_users
 
-    return open_partitioner(driver_root=Path(root) if root else None, reset=SmiReset(root))
+    return gpu_users.open_driver(root)
 
 
 async def node_gpus(root: str) -> tuple[SurveyedGpu, ...]:

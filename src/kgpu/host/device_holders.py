@@ -21,6 +21,7 @@ from kgpu.host.cgroups import container_place
 from kgpu.host.root import read_some
 
 PROC: Final = Path("/proc")
+_GPU_MAJOR: Final = 195
 _FILE_BYTES: Final = 1 << 16
 _PROGRAM: Final = 32
 """Characters of a program's name; the kernel has 15."""
@@ -90,6 +91,20 @@ def holders(
         if names and (user_of is None or user_of in keys):
             found.append(_holder(proc / str(pid), pid, names))
     return tuple(found)
+
+
+def gpu_holders(gpus: Mapping[int, str], root: str, state: str = "") -> tuple[DeviceHolder, ...]:
+    """The processes that have any of these GPUs, names by minor, open. Raises HostError.
+
+    ``root`` is the driver's and ``state`` the file of a simulated one, "" for a real driver. The control node and that
+    of unified memory are open in every program on any GPU, and say nothing of these.
+    """
+    nodes: dict[NodeKey, str] = {}
+    for minor, name in gpus.items():
+        key = key_of(f"{root}/dev/nvidia{minor}") if state else device_key(_GPU_MAJOR, minor)
+        if key is not None:
+            nodes[key] = name
+    return holders(nodes, user_of=key_of(state) if state else None)
 
 
 def programs(proc: Path = PROC) -> frozenset[str]:

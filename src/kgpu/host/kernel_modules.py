@@ -22,6 +22,7 @@ MODULES: Final = "module"
 # delete_module(2) has no wrapper in current C libraries; numbers of the kernel's tables of system calls.
 _DELETE_MODULE: Final[Mapping[str, int]] = {"x86_64": 176, "aarch64": 106, "arm64": 106}
 _FILE_BYTES: Final = 64
+_USES_DRM: Final = ("modeset", "fbdev")
 
 
 class ModuleInUseError(HostError):
@@ -68,6 +69,13 @@ def unload_order(modules: Mapping[str, LoadedModule], preferred: Collection[str]
         order.append(free)
         left.remove(free)
     return tuple(order)
+
+
+def drm_user(sys: Path) -> str:
+    """The kernel module that has NVIDIA's GPUs open for displays, "" if it does not."""
+    folder = sys / MODULES / "nvidia_drm/parameters"
+    used = [name for name in _USES_DRM if read_some(folder / name, 8).strip() == b"Y"]
+    return f"nvidia_drm with {' and '.join(used)}" if used else ""
 
 
 def remove(name: str) -> None:

@@ -27,8 +27,9 @@ from kgpu.formats.names import (
     RUN_DIR,
 )
 from kgpu.formats.simulated import state_file
+from kgpu.host import kernel_modules
 from kgpu.host.commands import CommandResult
-from kgpu.host.device_holders import DeviceHolder, NodeKey, device_key, holders, key_of, programs
+from kgpu.host.device_holders import DeviceHolder, gpu_holders, programs
 from kgpu.host.root import read_some
 from kgpu.host.smi import SMI, ask_smi, find_smi
 from kgpu.hw import roots
@@ -41,11 +42,9 @@ ASK_SECONDS: Final = 60.0
 _FIELDS: Final = "uuid,pci.bus_id,persistence_mode,mig.mode.current"
 _COLUMNS: Final = 4
 _NO_INSTANCES: Final = 6  # NVML_ERROR_NOT_FOUND
-_MAJOR: Final = 195
 _MINOR: Final = re.compile(r"^Device Minor:\s*(\d{1,5})\s*$", re.MULTILINE | re.ASCII)
 _BUS_ID: Final = re.compile(r"[0-9A-F]{0,4}([0-9A-F]{4}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-7])", re.IGNORECASE | re.ASCII)
 _FILE_BYTES: Final = 1 << 14
-_USES_DRM: Final = ("modeset", "fbdev")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,18 +174,9 @@ def _has_fabric_manager(driver: DriverProgram) -> bool:
 
 
 def find_holders(driver: DriverProgram, machine: MachineGpus, uuids: Sequence[str]) -> tuple[DeviceHolder, ...]:
-    """The processes that have any of these GPUs open. Raises HostError.
-
-    The control node and that of unified memory are open in every program on any GPU, and say nothing of these.
-    """
-    nodes: dict[NodeKey, str] = {}
-    for uuid in uuids:
-        minor = machine.gpus[uuid].minor
-        if not driver.state:
-            nodes[device_key(_MAJOR, minor)] = uuid
-        elif (key := key_of(f"{driver.root}/dev/nvidia{minor}")) is not None:
-            nodes[key] = uuid
-    return holders(nodes, user_of=key_of(driver.state) if driver.state else None)
+    """The processes that have any of these GPUs open. Raises HostError."""
+    names = {machine.gpus[uuid].minor: uuid for uuid in uuids}
+    return gpu_holders(names, driver.root, driver.state)
 
 
 def set_persistence(driver: DriverProgram, uuids: Sequence[str], on: bool) -> None:
@@ -196,9 +186,7 @@ def set_persistence(driver: DriverProgram, uuids: Sequence[str], on: bool) -> No
 
 def drm_user(driver: DriverProgram) -> str:
     """The kernel module that has GPUs open for displays, "" if it does not."""
-    folder = f"{driver.host.rstrip('/')}/sys/module/nvidia_drm/parameters"
-    used = [name for name in _USES_DRM if read_some(Path(folder, name), 8).strip() == b"Y"]
-    return f"nvidia_drm with {' and '.join(used)}" if used else ""
+    return kernel_modules.drm_user(Path(f"{driver.host.rstrip('/')}/sys"))
 
 
 def say(driver: DriverProgram, line: str) -> None:

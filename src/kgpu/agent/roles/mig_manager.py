@@ -17,7 +17,6 @@ from kgpu.kube.port import KubeApi
 
 if TYPE_CHECKING:
     from kgpu.agent.config_file import FileConfigSource
-    from kgpu.hw.partitioning import Partitioner
     from kgpu.hw.port import HardwareEvent, Inventory, Process, Reader
     from kgpu.kubelet.pod_resources import Holdings
     from kgpu.mig.manager.configs import ConfigLookup
@@ -79,6 +78,7 @@ def _context(
     from kgpu.base.clock import SystemClock
     from kgpu.hw.follow import follow_events
     from kgpu.kubelet.pod_resources import PodResources
+    from kgpu.mig.gpu_users import open_driver
     from kgpu.mig.lock import alone, run_folder
     from kgpu.mig.manager.cutting import NodeCutter
     from kgpu.mig.manager.memory import FILE_NAME, MemoryFile
@@ -104,7 +104,7 @@ def _context(
     return MigManagerContext(
         api=host.api, node=options.node_name, boot=boot, orders=host.ordered, report=host.decide,
         cutter=NodeCutter(
-            open_driver=partial(_open, root), memory=MemoryFile(options.state_dir / FILE_NAME, boot=boot),
+            open_driver=partial(open_driver, root), memory=MemoryFile(options.state_dir / FILE_NAME, boot=boot),
             alone=partial(alone, run_folder(root, options.env)),
             services=services.stopped if services is not None else contextlib.nullcontext,
         ),
@@ -114,13 +114,6 @@ def _context(
         holders=partial(_holders, view, PodResources(socket)), closed=partial(_closed, host),
         news=host.reader.changed, vendor=vendor, hear=hear, on_state=handle.report,
     )  # fmt: skip
-
-
-def _open(root: str) -> Partitioner:
-    from kgpu.hw.open import open_partitioner
-    from kgpu.mig.reset import SmiReset
-
-    return open_partitioner(driver_root=Path(root), reset=SmiReset(root))
 
 
 def _services(options: AgentOptions, values: Mapping[str, Any]) -> ClientServices | None:
