@@ -84,6 +84,16 @@ def test_a_value_of_somebody_else_is_kept(value: str) -> None:
     assert deploy("driver") not in labels_for({deploy("driver"): value})
 
 
+def test_what_a_replaced_mig_manager_has_left_paused_starts_again() -> None:
+    paused = {deploy(name): names.PAUSED_FOR_MIG_CHANGE for name in ("device-plugin", "dcgm-exporter", "client")}
+    given = labels_for(paused)
+    assert {key: given[key] for key in paused} == dict.fromkeys(paused, "true")
+    without = LabelRules.of(policy(spec={"migManager": {"enabled": False}}))
+    assert not paused.keys() & labels_for(paused, without).keys(), "another manager's, which gives it back"
+    after = settled(node_object(labels=paused))
+    assert {after.labels[key] for key in paused} == {"true"}
+
+
 def test_an_empty_value_counts_as_absent() -> None:
     assert labels_for({deploy("driver"): ""})[deploy("driver")] == "true"
 
@@ -282,7 +292,18 @@ KEYS = st.sampled_from(
         *(names.LABEL_MIG_CAPABLE, names.LABEL_DRIVER_OWNER, "example.org/mine"),
     ]
 )
-VALUES = st.sampled_from(["true", "false", "", "pre-installed", "paused-for-driver-upgrade", "vm-vgpu", "all-1g.10gb"])
+VALUES = st.sampled_from(
+    [
+        "true",
+        "false",
+        "",
+        "pre-installed",
+        "paused-for-driver-upgrade",
+        "paused-for-mig-change",
+        "vm-vgpu",
+        "all-1g.10gb",
+    ]
+)
 LABELS = st.dictionaries(KEYS, VALUES, max_size=8)
 ALL_RULES = st.builds(
     LabelRules,
@@ -310,7 +331,8 @@ def test_a_changed_policy_converges_too(obj: Object, before: LabelRules, after: 
 @given(NODE_OBJECTS, ALL_RULES)
 def test_a_users_value_of_an_operands_label_never_changes(obj: Object, rules: LabelRules) -> None:
     before = obj["metadata"]["labels"]
-    users = {key: value for key, value in before.items() if key in STATE_KEYS and value not in ("", "true")}
+    nobodys = {"", "true", names.PAUSED_FOR_MIG_CHANGE if rules.mig_manager else ""}
+    users = {key: value for key, value in before.items() if key in STATE_KEYS and value not in nobodys}
     after = settled(obj, rules).labels
     assert {key: after.get(key) for key in users} == users
 

@@ -156,6 +156,7 @@ ENV_DRIVER_CONFIG_DIGEST: Final = "DRIVER_CONFIG_DIGEST"  # in a driver pod: wha
 DRIVER_DIGEST_VERSION: Final = "kgpu.dev/driver-digest-version"  # on driver pods: how that digest is made
 THIS_DRIVER_DIGEST_VERSION: Final = "1"
 PAUSED_FOR_DRIVER_UPGRADE: Final = "paused-for-driver-upgrade"
+PAUSED_FOR_MIG_CHANGE: Final = "paused-for-mig-change"  # by NVIDIA's MIG manager; kgpu's pauses nothing
 PRE_INSTALLED: Final = "pre-installed"
 DRIVER_MANAGER_ANNOTATION: Final = "kgpu.dev/driver-manager"  # on Nodes: what a driver manager gives back at its end
 NFD_PREFIX: Final = "feature.node.kubernetes.io/"

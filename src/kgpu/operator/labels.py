@@ -1,10 +1,12 @@
 """Which labels the operator wants on a Node: ``label_plan``.
 
 A key ``nvidia.com/gpu.deploy.<x>`` is the operator's to set while it is absent, empty or its own; any other value is a
-user's (``false``, ``pre-installed``) or an upgrade's (``paused-for-driver-upgrade``) and stays. What others own has to
-go only where it would start something that must not run: the value ``true`` of an operand that this node's workload
-does not have. When every feature label of a node is gone at once, its discovery has failed rather than its GPUs:
-everything then stays as it is. Rules: the replaced operator's node labelling.
+user's (``false``, ``pre-installed``) or an upgrade's (``paused-for-driver-upgrade``) and stays. One exception: where
+the policy has kgpu's MIG manager, which pauses nothing, ``paused-for-mig-change`` was left by a manager that it has
+replaced, and that one gives nothing back any more. What others own has to go only where it would start something that
+must not run: the value ``true`` of an operand that this node's workload does not have. When every feature label of a
+node is gone at once, its discovery has failed rather than its GPUs: everything then stays as it is. Rules: the replaced
+operator's node labelling.
 
 ``nvidia.com/gpu-driver-upgrade-state`` and the annotations beside it say how far the node's driver upgrade is. The
 annotation ``nvidia.com/gpu-driver-upgrade-enabled`` stops the driver's pod from emptying the node and giving it back:
@@ -217,7 +219,7 @@ def label_plan(
     labels = node.labels
     operands = wanted_operands(node, rules)
     concerned = rules.active and (names.LABEL_GPU_PRESENT in labels or is_gpu(node))
-    mine = {key: value for key, value in operands.items() if key in node.owned or not labels.get(key)}
+    mine = {key: value for key, value in operands.items() if key in node.owned or _is_free(labels.get(key), rules)}
     clear = (
         [key for key in STATE_KEYS if labels.get(key) == TRUE and key not in operands and key not in node.owned]
         if concerned
@@ -250,6 +252,11 @@ def label_plan(
     return NodeLabels(
         name=node.name, labels=mine, clear=tuple(sorted(clear)), annotations=notes, clear_annotations=strange
     )
+
+
+def _is_free(value: str | None, rules: LabelRules) -> bool:
+    """Whether an operand's label with this value is the operator's to set."""
+    return not value or (rules.mig_manager and value == names.PAUSED_FOR_MIG_CHANGE)
 
 
 def applied(node: ClusterNode, plan: NodeLabels | None) -> ClusterNode:

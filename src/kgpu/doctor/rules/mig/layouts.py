@@ -30,7 +30,6 @@ from kgpu.formats.support import MIG_BROKEN_DRIVERS, MIG_FIXED_DRIVER
 
 _LABEL: Final = names.MIG_CONFIG_LABEL
 _ABOVE: Final = ("SCH-01", "SCH-02", "SCH-05", "SCH-06", "SCH-14", "DPL-01", "DPL-03", "TNT-03")
-_PAUSED: Final = "paused-for-mig-change"
 
 
 def _of_node(
@@ -306,7 +305,9 @@ def left_paused(snapshot: Snapshot) -> Iterator[Finding]:
     """
     for node in snapshot.nodes.values():
         paused = sorted(
-            key for key, value in node.labels.items() if _PAUSED in value and key.startswith(names.LABEL_DEPLOY_PREFIX)
+            key
+            for key, value in node.labels.items()
+            if names.PAUSED_FOR_MIG_CHANGE in value and key.startswith(names.LABEL_DEPLOY_PREFIX)
         )
         gave_up = _gave_up(snapshot, node) if paused else ()
         if not paused or not (gave_up or mig_state(node) in ("success", "failed")):
