@@ -25,6 +25,7 @@ from kgpu.hw.partitioning import CutGpu
 from kgpu.hw.simulator import operate, processes
 from kgpu.mig.lock import alone
 from tests.child import child
+from tests.hw.nvidia.test_partitioner import THREE_MODELS
 from tests.mig.nvml_view import seen
 
 PEER = "nvidia-mig-parted"
@@ -165,6 +166,38 @@ def test_mig_parted_by_its_name_flags_and_variables(root, config, capsys, monkey
     monkeypatch.setenv("MIG_PARTED_CONFIG_LABEL", "mine")
     assert mig(root, "export", program=PEER) == 0
     assert list(json.loads(capsys.readouterr().out)["mig-configs"]) == ["mine"]
+
+
+def test_debug_tells_what_a_checkpoint_has_and_what_a_restore_does(root, config, capsys, tmp_path) -> None:
+    file = str(tmp_path / "before.json")
+    assert mig(root, "apply", "-f", config, "-c", "mixed") == 0
+    capsys.readouterr()
+    assert main([PEER, "--debug", "checkpoint", "-f", file, "--root", str(root)]) == 0
+    said = capsys.readouterr().err
+    first, second = [gpu["uuid"] for gpu in operate.snapshot(root)["gpus"]]
+    assert said.splitlines() == [f"GPU {first}: MIG on, 4 GPU instances", f"GPU {second}: MIG off"]
+    assert mig(root, "checkpoint", "-f", file) == 0
+    assert capsys.readouterr().err == ""
+    assert mig(root, "apply", "-f", config, "-c", "none") == 0
+    capsys.readouterr()
+    assert main([PEER, "--debug", "restore", "-f", file, "--root", str(root)]) == 0
+    assert "GPU 0 (NVIDIA H100 80GB HBM3): turn MIG on\n" in capsys.readouterr().err
+
+
+def test_a_gpu_without_mig_keeps_no_config_from_being_applied(sim_root, config, tmp_path, capsys) -> None:
+    """mig-parted leaves it out where it applies, and fails on it where it asserts."""
+    profile = tmp_path / "three.yaml"
+    profile.write_text(THREE_MODELS)
+    root = sim_root(str(profile))
+    path = tmp_path / "on.yaml"
+    path.write_text("version: v1\nmig-configs: {on: [{devices: all, mig-enabled: true, mig-devices: {}}]}\n")
+    for words in (["apply"], ["assert"], ["assert", "--mode-only"]):
+        assert mig(root, *words, "-f", str(path), program=PEER) == 0
+    assert [seen(root, index)[0] for index in (0, 1)] == [True, True]
+    path.write_text("version: v1\nmig-configs: {on: [{devices: [2], mig-enabled: true, mig-devices: {}}]}\n")
+    capsys.readouterr()
+    assert mig(root, "assert", "-f", str(path), program=PEER) == 1
+    assert "GPU 2 (NVIDIA L4) has no MIG" in capsys.readouterr().err
 
 
 def test_mode_only_leaves_slices_alone(root, config) -> None:

@@ -341,3 +341,49 @@ async def test_an_instance_without_a_compute_instance_goes() -> None:
     await node.destroy(only(node).uuid, only(node).instances[0].id, 0)
     await applied(node, OFF)
     assert (only(node).enabled, only(node).instances) == (False, ())
+
+
+async def test_slices_beside_an_orphan_are_not_as_wanted() -> None:
+    """To mig-parted an instance without a compute instance is not there, so that it says that all is applied."""
+    node = FakePartitioner("h100-80gb")
+    await applied(node, entry(**{"3g.40gb": 1}))
+    (wanted,) = only(node).instances
+    orphan = await node.create_instance(only(node).uuid, 0, (wanted.start + 4) % 8)
+    (plan,) = await planned(node, entry(**{"3g.40gb": 1}))
+    assert [(step.action, step.instance) for step in plan.steps] == [(MigAction.DESTROY_INSTANCE, orphan)]
+    (outcome,) = await Applying(driver=node).node([plan])
+    assert (outcome.failure, only(node).instances) == (None, (wanted,))
+
+
+async def test_a_count_of_0_is_as_if_it_were_not_there() -> None:
+    node = FakePartitioner("h100-80gb")
+    wanted = entry(**{"1g.10gb": 7, "2g.20gb": 0})
+    (outcome,) = await applied(node, wanted)
+    assert (outcome.failure, len(only(node).instances)) == (None, 7)
+    assert (await planned(node, wanted))[0].steps == ()
+
+
+async def test_a_driver_that_refuses_every_instance_is_asked_for_the_first_alone() -> None:
+    """mig-parted goes through every order of the slices."""
+    node, asked = FakePartitioner("h100-80gb"), list[str]()
+
+    def refuse(step: str, done: bool) -> None:
+        if step == "create-instance" and not done:
+            asked.append(step)
+            raise failure()
+
+    node.meddle = refuse
+    (outcome,) = await applied(node, entry(**{"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}))
+    assert outcome.failure is not None
+    assert (outcome.loss, only(node).enabled, asked) == (None, False, ["create-instance"])
+
+
+@pytest.mark.parametrize("profile", ["1g.99gb", "1g.5gb", "6g.60gb", "1g.10gb+gfx"])
+async def test_a_profile_that_the_gpu_does_not_have_is_refused_and_takes_nothing(profile: str) -> None:
+    """In mig-parted it is dropped: the GPU is cleared, and success told."""
+    node = FakePartitioner("h100-80gb")
+    await applied(node, entry(**{"3g.40gb": 2}))
+    before = only(node)
+    with pytest.raises(LayoutError, match=r"has no MIG profile .*\n  expected: one of 1g\.10gb, "):
+        await applied(node, entry(**{profile: 1}))
+    assert only(node) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgpu.formats.mig_config import MigEntry
-from kgpu.formats.mig_geometry import GEOMETRIES, Geometry, InstanceProfile, placements, places
+from kgpu.formats.mig_geometry import GEOMETRIES, Geometry, InstanceProfile, ci_rows, placements, places
 from kgpu.formats.mig_profile import parse_mig_profile
 from kgpu.mig.model import (
     ComputeProfile,
@@ -279,3 +280,51 @@ def test_slices_in_use_that_have_to_go_are_named() -> None:
     gpu = used(fresh(A100, ask(A100, **{"1g.5gb": 7})), "1g.5gb", "1g.5gb")
     assert len(takes_from(gpu, gpu_steps(gpu, ask(A100, **{"7g.40gb": 1}), "GPU 0"))) == 2
     assert takes_from(gpu, gpu_steps(gpu, ask(A100, **{"1g.5gb": 2}), "GPU 0")) == ()
+
+
+@pytest.mark.parametrize("name", sorted(GEOMETRIES))
+def test_a_slice_has_the_compute_instance_that_takes_all_of_it(name: str) -> None:
+    """By name alone it may be one with fewer multiprocessors, or one that the driver does not have."""
+    geometry = GEOMETRIES[name]
+    for row in geometry.rows:
+        known = {number: sm for number, _, sm, called in ci_rows(row, geometry) if called == row.name}
+        made = whole_compute(geometry, row)
+        assert known[made.number] == max(known.values()) == row.sm, row.name
+        (wanted,) = ask(geometry, **{row.name: 1}).instances
+        assert wanted.compute == (made,)
+
+
+@pytest.mark.parametrize(
+    ("family", "said", "known"),
+    [
+        ("h100-80gb", {"3g.39gb": 1, "4g.39gb": 1}, {"3g.40gb": 1, "4g.40gb": 1}),
+        ("h100-80gb", {"7g.79gb": 1}, {"7g.80gb": 1}),
+        ("a100-40gb", {"7g.39gb": 1}, {"7g.40gb": 1}),
+        ("h100-80gb", {"1c.3g.39gb": 3}, {"1c.3g.40gb": 3}),
+    ],
+)
+def test_names_that_drivers_round_otherwise_are_the_same_slices(
+    family: str, said: dict[str, int], known: dict[str, int]
+) -> None:
+    geometry = GEOMETRIES[family]
+    assert ask(geometry, **said) == ask(geometry, **known)
+    assert gpu_steps(fresh(geometry, ask(geometry, **known)), ask(geometry, **said), "GPU 0") == ()
+
+
+@pytest.mark.parametrize("name", sorted(GEOMETRIES))
+def test_more_slices_than_a_gpu_takes_make_the_search_no_longer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mig-parted tries every order in which they can be made: 64 of each have more than anybody can try."""
+    geometry, looks = GEOMETRIES[name], list[int]()
+
+    def counted(*given: Any) -> tuple[int, ...] | None:
+        looks[-1] += 1
+        return placements(*given)
+
+    monkeypatch.setattr("kgpu.mig.plan.placements", counted)
+    for number in (max(row.count for row in geometry.rows), 64):
+        looks.append(0)
+        wanted = ask(geometry, **{row.name: number for row in geometry.rows})
+        with pytest.raises(LayoutError, match="can't be cut into"):
+            gpu_steps(MigGpu(index=0, geometry=geometry), wanted, "GPU 0")
+    parts = math.prod(row.count + 1 for row in geometry.rows)
+    assert looks[0] == looks[1] <= parts + 1

@@ -78,7 +78,13 @@ def config_options(function: F) -> F:
 
 
 @click.group("mig", cls=ExampleGroup, examples=EXAMPLES)
-@click.option("-d", "--debug", is_flag=True, envvar="MIG_PARTED_DEBUG", help="Tell every step before it is taken.")
+@click.option(
+    "-d",
+    "--debug",
+    is_flag=True,
+    envvar="MIG_PARTED_DEBUG",
+    help="Tell every step before it is taken, and what a checkpoint has.",
+)
 @click.pass_context
 def mig(context: click.Context, *, debug: bool) -> None:
     """Cut this node's GPUs into MIG slices, as a config says.

@@ -37,6 +37,10 @@ def checkpoint(*, file: str, root: str, output: str) -> None:
     _check(file)
     saved = saved_gpus(run_async(_mig.node_gpus(root)))
     _mig.write_file(file, write_checkpoint(saved))
+    if click.get_current_context().obj:
+        for one in saved:
+            slices = f"MIG on, {len(one.instances)} GPU instances" if one.enabled else "MIG off"
+            click.echo(f"GPU {one.uuid}: {slices}", err=True)
     if output == "json":
         print_json({"checkpoint": file, "gpus": [one.uuid for one in saved]})
     else:
