@@ -211,6 +211,29 @@ async def test_a_pod_on_another_gpu_keeps_its_device(sim_root: Any, tmp_path_fac
         assert node.kubelet.held()["stays", "c"]
 
 
+@pytest.mark.parametrize("plugin", ["switched off", "with a config that it refuses"])
+async def test_without_a_working_device_plugin_gpus_are_cut_and_made_whole_again(
+    sim_root: Any, tmp_path_factory: pytest.TempPathFactory, plugin: str
+) -> None:
+    """NVIDIA's manager waits for the plugin's pod, and a plugin that fails on the slices keeps the node in MIG."""
+    root, folder = Path(sim_root("hgx-h100", gpus=2)), tmp_path_factory.mktemp("m")
+    async with Node(folder, root) as node:
+        off = plugin == "switched off"
+        refused = RoleConfig(env={"MIG_STRATEGY": "dual"})
+        manager = RoleConfig(env={names.ENV_MIG_OPERATIONS: "true"})
+        roles = {"deviceplugin": RoleConfig(enabled=False) if off else refused, "mig-manager": manager}
+        node.tell(AgentConfig(roles=roles, driver_install_dir=str(root)))
+        async with agents(node, "agent"):
+            for act, (value, slices) in enumerate((("all-1g.10gb", 7), ("all-disabled", 0))):
+                node.put(labels={names.MIG_CONFIG_LABEL: value})
+                changed = await node.operate(f"act-{act}")
+                assert changed.result is not None
+                assert changed.result.done, changed
+                await eventually(lambda: node.state == "success")
+                assert [sum(seen(root, gpu)[3].values()) for gpu in (0, 1)] == [slices] * 2
+        assert node.kubelet.capacity() == {}
+
+
 @contextlib.asynccontextmanager
 async def program(node: Node) -> AsyncIterator[Agent]:
     """``nvidia-mig-manager`` by itself."""

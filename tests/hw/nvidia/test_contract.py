@@ -171,6 +171,19 @@ async def test_driver_that_hangs_as_a_whole_is_found_and_heals(sim_root) -> None
         await reader.close()
 
 
+async def test_a_driver_that_is_slow_with_each_gpu_is_waited_for(sim_root) -> None:
+    """As when all GPUs of a large node wake up at once: the time is each GPU's own, and half of what all take here."""
+    root = sim_root("hgx-h100", gpus=8)
+    operate.inject(root, "slow", us=25_000)
+    reader = NvidiaReader(driver_root=root, deadline=2.0, attach_deadline=2.0, init_deadline=PATIENCE)
+    try:
+        inventory = await reader.inventory()
+        assert [problems(gpu) for gpu in inventory.accelerators] == [set()] * 8
+    finally:
+        operate.clear(root)
+        await reader.close()
+
+
 async def test_recovery_action_is_a_finding_and_an_event(node: SimulatedNode) -> None:
     events = node.reader.events()
     await node.reader.inventory()
