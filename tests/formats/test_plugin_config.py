@@ -209,6 +209,7 @@ ENTRY = {"name": "gpu", "replicas": 2}
         ("resources: {gpus: [{pattern: a, name: a}, {pattern: a, name: b}]}", ["gpus[1].pattern", "there twice"]),
         ("resources: {gpus: {pattern: a}}", ["is not a list"]),
         ("sharing: {mps: {}}", ["sharing.mps: no resources specified"]),
+        ("sharing: {timeSlicing: {}}", ["sharing.timeSlicing: no resources specified"]),
         ("sharing: {timeSlicing: {resources: []}}", ["no resources specified"]),
         (sharing({"replicas": 2}), ["resources[0]: no resource name specified"]),
         (sharing({"name": "", "replicas": 2}), ["no resource name specified"]),

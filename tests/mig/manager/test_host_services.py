@@ -49,6 +49,16 @@ async def test_services_that_run_are_stopped_and_started_in_reverse_order(tmp_pa
     assert not (tmp_path / FILE_NAME).exists()
 
 
+async def test_the_kubelet_goes_on_though_it_is_in_the_list(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """NVIDIA's manager restarts it for a change of mode, also while the node is still being set up."""
+    clients = "version: v1\nsystemd-services: [dcgm.service, kubelet.service]\n"
+    host = Host(tmp_path, "kubelet.service", "dcgm.service", clients=clients)
+    async with host.services().stopped():
+        assert host.running == {"kubelet.service"}
+    assert host.log == ["stop dcgm.service", "start dcgm.service"]
+    assert "kubelet.service goes on" in caplog.text
+
+
 async def test_one_that_does_not_stop_gives_the_others_back(tmp_path: Path) -> None:
     host = Host(tmp_path, "nvsm.service", "dcgm.service")
     host.stuck = {"dcgm.service"}

@@ -31,13 +31,14 @@ FILE_NAME: Final = "mig-stopped-services.json"
 SYSTEMCTL: Final = "systemctl"
 SECONDS: Final = 120.0
 _ENVIRONMENT: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+KUBELET: Final = "kubelet.service"
 _BYTES: Final = 1 << 16
 _UNIT: Final = re.compile(r"[A-Za-z0-9:_.@-]{1,200}\.service", re.ASCII)
 _EXPECTED: Final = "version: v1 and a list systemd-services of names such as dcgm.service"
 
 
 def read_clients(path: str) -> tuple[str, ...]:
-    """The services of a clients file in its order. Raises ConfigError, HostError."""
+    """The services of a clients file in its order, without the kubelet. Raises ConfigError, HostError."""
     content, _ = read_regular(path, _BYTES, what="a file of GPU clients")
     value = load_document(content, source=path).value
     if value is None:
@@ -49,7 +50,9 @@ def read_clients(path: str) -> tuple[str, ...]:
     for name in listed:
         if not (isinstance(name, str) and _UNIT.fullmatch(name)):
             raise ConfigError(f"{path}: {name!r:.100} is no service of systemd", _EXPECTED, "correct it")
-    return tuple(dict.fromkeys(listed))
+    if KUBELET in listed:  # a node whose kubelet ends while it is being set up never becomes Ready
+        log.warning("%s: %s goes on: it is never stopped for a change of slices", path, KUBELET)
+    return tuple(dict.fromkeys(name for name in listed if name != KUBELET))
 
 
 def host_call(root: Path) -> Callable[[Sequence[str]], CommandResult]:
