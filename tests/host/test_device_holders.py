@@ -145,3 +145,18 @@ def test_a_real_process(tmp_path: Path) -> None:
         assert key is not None
         assert [holder.pid for holder in holders({key: "nvidia7"})] == [process.pid]
         assert Path(f"/proc/{process.pid}/comm").read_text().strip() in programs()
+
+
+def test_gpus_are_known_by_their_minors_or_on_a_simulated_machine_by_its_files(
+    tree: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(device_holders, "holders", lambda nodes, **more: asked.append((nodes, more)))
+    state, gpu = tree.dev.parent / "state", tree.node("nvidia3")
+    state.touch()
+    device_holders.gpu_holders({3: "GPU-3"}, "/run/nvidia/driver")
+    device_holders.gpu_holders({3: "GPU-3", 4: "GPU-4"}, str(tree.dev.parent), str(state))
+    assert asked == [
+        ({device_key(195, 3): "GPU-3"}, {"user_of": None}),
+        ({key_of(gpu): "GPU-3"}, {"user_of": key_of(state)}),
+    ]

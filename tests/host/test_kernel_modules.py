@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import HostError
 from kgpu.host import kernel_modules, mounts
-from kgpu.host.kernel_modules import LoadedModule, unload_order
+from kgpu.host.kernel_modules import LoadedModule, drm_user, unload_order
 
 NAMES = ("nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia")
 
@@ -55,6 +55,18 @@ def test_a_module_is_unloaded_after_those_that_need_it() -> None:
 def test_each_is_in_the_order_once_whatever_needs_what(needs: dict[str, frozenset[str]]) -> None:
     order = unload_order({name: LoadedModule(0, needed) for name, needed in needs.items()})
     assert sorted(order) == sorted(needs)
+
+
+def test_the_module_that_has_gpus_open_for_displays(tmp_path: Path) -> None:
+    folder = tmp_path / "module/nvidia_drm/parameters"
+    assert drm_user(tmp_path) == ""
+    folder.mkdir(parents=True)
+    (folder / "modeset").write_text("N\n")
+    assert drm_user(tmp_path) == ""
+    (folder / "modeset").write_text("Y\n")
+    assert drm_user(tmp_path) == "nvidia_drm with modeset"
+    (folder / "fbdev").write_text("Y\n")
+    assert drm_user(tmp_path) == "nvidia_drm with modeset and fbdev"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may ask the kernel")
