@@ -260,7 +260,9 @@ def _without_imex(resources: ResourcePlan, missing: Sequence[int], *, required: 
         remedy="load the nvidia-caps-imex-channels device (NVreg_CreateImexChannel0=1), or set imex.required: false",
         reason="ImexMissing",
     )
-    return ResourcePlan(resources=() if required else resources.resources, advice=(*resources.advice, advice))
+    return replace(
+        resources, resources=() if required else resources.resources, advice=(*resources.advice, advice)
+    )  # fmt: skip
 
 
 def _without_mps(
@@ -289,7 +291,7 @@ def _without_mps(
         for resource in silent
     ]
     kept = tuple(resource for resource in resources.resources if resource not in silent or resource.name in served)
-    return ResourcePlan(resources=kept, advice=(*resources.advice, *advice))
+    return replace(resources, resources=kept, advice=(*resources.advice, *advice))
 
 
 def refused(config: ConfigText, problem: UserError, *, kept: bool) -> Advice:
