@@ -14,10 +14,10 @@ from kgpu.agent.options import AgentOptions, LabelsSink
 from kgpu.agent.remembered_config import FollowedConfig
 from kgpu.agent.shared_reader import SharedReader
 from kgpu.base.advice import AdviceSink
-from kgpu.base.errors import ConfigError, UserError
+from kgpu.base.errors import UserError
 from kgpu.base.http import Page
 from kgpu.base.supervise import RoleHandle
-from kgpu.formats.config_choice import ConfigText
+from kgpu.formats.config_choice import ConfigClashError, ConfigText
 from kgpu.formats.names import ENV_KERNEL_LOG, ENV_LAB_POD_ADDRESS, KERNEL_LOG, VALIDATIONS_DIR
 from kgpu.formats.simulated import state_file
 from kgpu.host.root import DriverRoot
@@ -94,10 +94,6 @@ class Role:
     was_reset: WasReset | None = None
     cuts: bool = False
     agree: Agree | None = None
-
-
-class ConfigClashError(ConfigError):
-    """New options of a role that its configuration does not go with, while the former ones do."""
 
 
 def check_agreement(role: Role, before: AgentOptions | None, options: AgentOptions, config: ConfigText | None) -> None:

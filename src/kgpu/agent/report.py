@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 
 from kgpu import __version__
 from kgpu.agent.driver_place import DriverPlace
-from kgpu.agent.host import ConfigClashError
 from kgpu.agent.role_decisions import LEAVING, LEAVING_NODE, RoleDecision
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
@@ -22,7 +21,7 @@ from kgpu.base.errors import UserError
 from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus
 from kgpu.formats import names
 from kgpu.formats.agent_report import AgentReport, RoleReport, annotation, encode, ended, manager, role
-from kgpu.formats.config_choice import REFUSED
+from kgpu.formats.config_choice import REFUSED, ConfigClashError
 from kgpu.hw.port import DriverReleasedError, Inventory
 from kgpu.kube.port import NODES, KubeApi, Object
 
