@@ -7,12 +7,12 @@ import importlib.util
 import pytest
 
 from kgpu.advise.model import SharingWay
-from kgpu.advise.stands import AMPERE, MPS_CLIENTS, VOLTA, provided
+from kgpu.advise.stands import AMPERE, provided
 from kgpu.advise.ways import FACTS, NEED_BY_KEY, NEEDS
 from kgpu.cli.advise import NEED_WORDS
-from kgpu.deviceplugin import shares
 from kgpu.discovery.tables import family
 from kgpu.formats.mig_geometry import GEOMETRIES
+from kgpu.formats.plugin_config import MPS_CLIENTS_BEFORE, VOLTA
 
 CELLS = {row.key: row for row in FACTS}
 
@@ -69,8 +69,7 @@ def test_the_words_of_the_option_are_the_needs() -> None:
 
 
 def test_numbers_are_those_of_the_device_plugin_and_of_the_tables_of_models() -> None:
-    assert (VOLTA, MPS_CLIENTS) == (shares.VOLTA, shares.MPS_CLIENTS_VOLTA)
-    assert str(shares.MPS_CLIENTS_BEFORE) in CELLS["partitions"].mps
+    assert str(MPS_CLIENTS_BEFORE) in CELLS["partitions"].mps
     assert (family(VOLTA), family(AMPERE)) == ("volta", "ampere")
     fewer = {name for name, geometry in GEOMETRIES.items() if geometry.max_devices != 7}
     assert fewer == {"a30", "rtx-pro-6000"}

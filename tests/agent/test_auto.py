@@ -15,12 +15,14 @@ from kgpu.base import http
 from kgpu.base.errors import HostError
 from kgpu.formats import names
 from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
+from kgpu.formats.config_choice import ConfigText
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODE_FEATURES, NODES
 
 from .support_auto import BOTH, LABELS_LABEL, NODE, PLUGIN_LABEL, eventually, hosted, role_config, state
 from .test_run import get
 
 pytestmark = pytest.mark.usefixtures("nothing_flushed_on_the_loop")
+CONFIG = ConfigText(name="none yet")
 
 
 def managers(cluster):
@@ -177,6 +179,48 @@ async def test_wrong_arguments_are_told_and_the_role_goes_on_as_before(cluster, 
         await eventually(lambda: "did you mean" in cluster.report.roles["deviceplugin"].reason)
         assert cluster.report.roles["deviceplugin"].state == "running"
     assert started.log == ["+deviceplugin", "-deviceplugin"]
+
+
+@pytest.mark.parametrize("name", ["deviceplugin", "mps"])
+async def test_options_that_the_configuration_clashes_with_change_nothing(cluster, started, tmp_path, name):
+    """With MIG strategy mixed nothing is shared by MPS: what is shared now stays, and the next options count."""
+    from kgpu.agent.roles import ROLES
+
+    role = dataclasses.replace(next(row for row in ROLES if row.name == name), start=started.role(name))
+
+    def tell(strategy: str, **more: str) -> None:
+        env = {"MPS_ROOT": "/mps", "MIG_STRATEGY": strategy, **more}
+        cluster.tell(
+            AgentConfig(
+                roles={name: RoleConfig(env=env)}, device_plugin_config=ConfigRef(name="plugins", default="mps")
+            )
+        )
+
+    def share(kind: str) -> None:
+        text = f"version: v1\nsharing: {{{kind}: {{resources: [{{name: nvidia.com/gpu, replicas: 4}}]}}}}\n"
+        cluster.api.put(
+            CONFIG_MAPS, {"metadata": {"name": "plugins", "namespace": "gpu-operator"}, "data": {"mps": text}}
+        )
+
+    share("mps")
+    tell("none")
+    async with hosted(cluster, tmp_path, (role,)) as agent:
+        await eventually(lambda: started.log == [f"+{name}"] and "mps" in (agent._config.current() or CONFIG).text)
+        tell("mixed", GDS_ENABLED="true")
+        await eventually(lambda: state(cluster, name) == ("running", "ConfigRefused"))
+        told = cluster.report.roles[name]
+        assert "--mig-strategy=mixed is not supported with MPS; expected MIG strategy none or single" in told.reason
+        assert told.reason.endswith("it goes on as it was told before")
+        assert told.remedy == "change flags.migStrategy, or share by timeSlicing"
+        (key,) = await eventually(lambda: [known for known in cluster.api._objects if known[0] == EVENTS])
+        event = cluster.api._objects[key].shown()
+        assert event["reason"] == "ConfigRefused"
+        assert "to do: change flags.migStrategy" in str(event)
+        assert started.log == [f"+{name}"]
+        share("timeSlicing")
+        await eventually(lambda: started.log == [f"+{name}", f"-{name}", f"+{name}"])
+        assert started.options[name].env["MIG_STRATEGY"] == "mixed"
+        await eventually(lambda: state(cluster, name) == ("running", ""))
 
 
 # Hardware, driver, configuration, labels

@@ -251,18 +251,34 @@ def test_mps_refuses_many_and_never_shares_mig_devices() -> None:
     (gpu,) = gpus(1)
     made = plan((with_mig(gpu, ("1g.10gb", 7)),), replace(mps, mig_strategy="single"))
     assert counts(made) == {GPU: 7}
-    assert "sharing using MPS is not supported for MIG devices" in made.advice[0].why
+    assert "sharing using MPS is not supported for MIG devices" in made.refused[0].error.what
+
+
+@pytest.mark.parametrize("strategy", ["none", "single"])
+@pytest.mark.parametrize("refs", [(), ("1",)])
+def test_mps_on_a_node_with_mig_is_refused_and_changes_nothing(strategy: str, refs: tuple[str, ...]) -> None:
+    """Feature discovery says of such a node that it has no MPS, so that the operator runs no daemon there."""
+    first, *others = gpus(3)
+    node = (with_mig(first, ("1g.10gb", 7)), *others)
+    settings = replace(shared(entry(4, refs=refs), kind=SharingKind.MPS), mig_strategy=strategy)
+    made = plan(node, settings)
+    assert made.resources == plan(node, replace(settings, sharing=None)).resources
+    (refusal,) = made.refused
+    assert refusal.advice in made.advice
+    assert (refusal.subject, refusal.reason) == (GPU, "SharingImpossible")
+    assert "the MIG mode of GPU 0 is on" in refusal.error.what
+    assert counts(plan(others, settings)) != counts(plan(others, replace(settings, sharing=None)))
 
 
 @pytest.mark.parametrize(
     ("capability", "replicas", "works"),
-    [((7, 5), 48, True), ((9, 0), 49, False), ((7, 0), 48, True), ((6, 0), 16, True), ((6, 0), 17, False)],
+    [((7, 5), 48, True), ((7, 0), 48, True), ((6, 0), 16, True), ((6, 0), 17, False)],
 )
 def test_mps_has_a_limit_of_clients(capability: tuple[int, int], replicas: int, works: bool) -> None:
     node = gpus(1, compute_capability=capability)
     made = plan(node, shared(entry(replicas), kind=SharingKind.MPS))
     assert counts(made) == {GPU: replicas if works else 1}
-    assert works or "maximum allowed replicas exceeded" in made.advice[0].why
+    assert works or "maximum allowed replicas exceeded: 17 > 16" in made.refused[0].error.what
 
 
 def test_a_device_list_that_no_kubelet_could_receive_is_refused() -> None:

@@ -89,6 +89,7 @@ MEMORY = PluginMemory(
     resources=("nvidia.com/gpu",),
     illnesses=(Illness(gpu_uuid=NODES[0].uuid, code=79, gpu_instance=3, last=5.0, pending=True),),
     config="version: v1",
+    mig_strategy="single",
 )
 
 
@@ -100,7 +101,7 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
 def test_another_boot_or_driver_forgets_devices(tmp_path: Path) -> None:
     save(tmp_path, MEMORY)
     rebooted, _ = load(tmp_path, source="driver", boot="b2")
-    assert rebooted == PluginMemory(boot="b2", source="driver", config=MEMORY.config)
+    assert rebooted == PluginMemory(boot="b2", source="driver", config=MEMORY.config, mig_strategy="single")
     elsewhere, _ = load(tmp_path, source="/other/state", boot="b1")
     assert elsewhere.accelerators == ()
     assert elsewhere.resources == MEMORY.resources

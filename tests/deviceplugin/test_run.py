@@ -209,6 +209,23 @@ async def test_a_bad_configuration_is_refused_and_the_last_good_one_stays(node: 
     await node.offers(gpu=32)
 
 
+async def test_a_strategy_that_the_configuration_clashes_with_waits_until_the_next_configuration(node: Node) -> None:
+    """After a restart, too, what was offered stays; only MPS and MIG strategy mixed can't be had together."""
+    env = {"MPS_ROOT": "/mps", "MIG_STRATEGY": "single"}
+    facts = HostDevices(mps_daemons=frozenset({GPU}))
+    node.config.set("sharing: {mps: {resources: [{name: gpu, replicas: 4}]}}")
+    node.start(env=env, host_facts=lambda _settings: facts)
+    await node.offers(gpu=32)
+    await node.stop()
+    node.start(env={**env, "MIG_STRATEGY": "mixed"}, host_facts=lambda _settings: facts)
+    await node.until(lambda: (node.states[-1][0], node.why) == (True, "ConfigRefused"))
+    assert "--mig-strategy=mixed is not supported with MPS" in node.states[-1][1]
+    await node.offers(gpu=32)
+    node.config.set("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}")
+    await node.offers(gpu=16)
+    await node.until(lambda: node.why == "")
+
+
 async def test_a_refused_configuration_is_complained_of_until_it_is_a_good_one(node: Node) -> None:
     node.start()
     await node.offers(gpu=8)

@@ -69,3 +69,65 @@ def test_why_a_layout_does_not_fit(product: str, profiles: dict[str, int], why: 
 def test_profiles_of_another_card(product: str, profile: str, smallest: str) -> None:
     cause = findings(product, {profile: 1})["MIG-21"].cause
     assert f"asks for {profile}, which {product} does not have: its smallest slice is {smallest}" in cause
+
+
+CONFIG, DEFAULT = "config.yaml", "config-default.yaml"
+KGPUS, NVIDIAS = "registry.example/kgpu:1", "nvcr.io/nvidia/cloud-native/k8s-mig-manager:v0.12.0"
+LAYOUTS = json.dumps({"version": "v1", "mig-configs": {"mine": [{"devices": "all", "mig-enabled": False}]}})
+
+
+def own_layouts(data: dict[str, str], *, image: str = KGPUS, named: bool = True, label: str = "") -> dict[str, Finding]:
+    """What is found where a ConfigMap of one's own has these keys, by rule."""
+    spec: dict[str, Any] = {"migManager": {"config": {"name": "mine"}}} if named else {}
+    container = {"name": "nvidia-mig-manager", "image": image}
+    state = {"nvidia.com/mig.config": label, "nvidia.com/mig.config.state": "failed"} if label else {}
+    objects: list[dict[str, Any]] = [
+        *(one for name in ("gpu-node", "operator", "mig") for one in base(name)),
+        {"kind": "Node", "metadata": {"name": "gpu-1", "labels": state}},
+        {"kind": "Pod", "metadata": {"name": "mig-manager-a", "namespace": "gpu-operator"},
+         "spec": {"containers": [container]}},
+        {"kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}, "spec": spec},
+        {"kind": "ConfigMap", "metadata": {"name": "mine", "namespace": "gpu-operator"}, "data": data},
+    ]  # fmt: skip
+    report = diagnose(Snapshot.of(merged(objects)), strict=True)
+    return {each.id: each for one in report.findings for each in one.all()}
+
+
+@pytest.mark.parametrize(
+    ("data", "image"),
+    [
+        ({CONFIG: LAYOUTS}, KGPUS),
+        ({DEFAULT: LAYOUTS}, KGPUS),
+        ({CONFIG: LAYOUTS, DEFAULT: "mig-configs: ["}, KGPUS),
+        ({CONFIG: LAYOUTS}, NVIDIAS),
+    ],
+)
+def test_layouts_under_either_key_are_read(data: dict[str, str], image: str) -> None:
+    assert "MIG-12" not in own_layouts(data, image=image)
+
+
+@pytest.mark.parametrize(
+    ("data", "image", "wrong", "key"),
+    [
+        ({"mig.yaml": LAYOUTS}, KGPUS, f"no readable {CONFIG} or {DEFAULT} (its keys: mig.yaml)", CONFIG),
+        ({DEFAULT: "mig-configs: ["}, KGPUS, f"no readable {CONFIG} or {DEFAULT} (its keys: {DEFAULT})", DEFAULT),
+        # The first that is there counts, whatever is in it.
+        ({CONFIG: "x", DEFAULT: LAYOUTS}, KGPUS, f"(its keys: {CONFIG}, {DEFAULT})", CONFIG),
+        ({DEFAULT: LAYOUTS}, NVIDIAS, f"no readable {CONFIG} (its keys: {DEFAULT})", CONFIG),
+    ],
+)
+def test_layouts_that_the_manager_does_not_find(data: dict[str, str], image: str, wrong: str, key: str) -> None:
+    found = own_layouts(data, image=image)["MIG-12"]
+    assert wrong in found.cause
+    assert f"--from-file={key}=FILE" in str(found.remedy[1])
+
+
+def test_a_layout_under_the_other_key_is_known_by_its_name() -> None:
+    found = own_layouts({DEFAULT: LAYOUTS}, label="mime")["MIG-01"]
+    assert 'did you mean "mine"' in found.cause
+    assert any(evidence.field == f"data[{DEFAULT}]" for evidence in found.evidence)
+
+
+def test_own_layouts_under_the_other_key_that_nobody_names() -> None:
+    found = own_layouts({DEFAULT: LAYOUTS}, named=False, label="mine")["MIG-13"]
+    assert any(evidence.field == f"data[{DEFAULT}]" for evidence in found.evidence)

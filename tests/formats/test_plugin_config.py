@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
 from kgpu.formats.plugin_config import (
+    MPS_CLIENTS,
     DeviceSelection,
     NamePattern,
     PluginConfig,
@@ -221,6 +222,10 @@ ENTRY = {"name": "gpu", "replicas": 2}
         (sharing({"name": "gpu", "replicas": True}), ["is not a whole number"]),
         (sharing({"name": "gpu", "replicas": 10**9}), ["are too many"]),
         (
+            "sharing: {mps: {resources: [{name: gpu, replicas: 49}]}}",
+            ["sharing.mps.resources[0].replicas", "device maximum allowed replicas exceeded: 49 > 48"],
+        ),
+        (
             sharing({"name": "nvidia.com/gpu/x", "replicas": 2}),
             ["incorrect format for resource name 'nvidia.com/gpu/x'"],
         ),
@@ -365,7 +370,7 @@ NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
 
 @given(
     entries=st.dictionaries(
-        NAMES, st.tuples(st.integers(2, 64), st.none() | st.integers(1, 8)), min_size=1, max_size=4
+        NAMES, st.tuples(st.integers(2, MPS_CLIENTS), st.none() | st.integers(1, 8)), min_size=1, max_size=4
     ),
     kind=st.sampled_from(list(SharingKind)),
     rename=st.booleans(),

@@ -145,7 +145,7 @@ def four_quarters_and_a_whole(mps: MpsLab, *, whole: int) -> None:
         mps.until(lambda: mps.phase("greedy") == "Failed", "no more than a share")
         assert "CUDA_ERROR_OUT_OF_MEMORY" in mps.logs("greedy")
     mps.until_offered(whole=whole)
-    assert mps.daemons() == []
+    mps.until(lambda: mps.daemons() == [], "the end of the daemon, which another role sees to")
 
 
 def _has_a_quarter(mps: MpsLab, pod: str) -> bool:

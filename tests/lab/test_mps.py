@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kgpu.hw.simulator import mig, operate
+from kgpu.hw.simulator import mig
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.nodes import manage
@@ -45,8 +45,8 @@ def test_a_daemon_that_is_killed_is_back_and_its_clients_loss_is_told(mps: MpsLa
 
 def test_more_shares_than_a_server_takes_clients_are_refused_and_told(mps: MpsLab) -> None:
     with mps.configured(sharing(49)):
-        (told,) = mps.until(lambda: mps.events("SharingImpossible"), "an Event")
-        assert "maximum allowed replicas exceeded: 49 > 48" in told
+        (told,) = mps.until(lambda: mps.events("ConfigRefused"), "an Event")
+        assert "maximum allowed replicas exceeded: 49 > 48; expected at most 48 shares" in told
         mps.until_offered(whole=2)
     assert mps.daemons() == []
 
@@ -55,19 +55,22 @@ def test_a_gpu_with_mig_mode_on_is_refused_and_told(mps: MpsLab) -> None:
     mig.partition(mps.hardware.root, 0, ["1g.10gb"])
     try:
         with mps.configured(sharing()):
-            told = mps.until(lambda: mps.events("MpsImpossible"), "an Event")
-            assert "the MIG mode of GPU 0 is on" in told[0]
+            told = mps.until(lambda: mps.events("SharingImpossible"), "an Event")
+            assert "the MIG mode of GPU 0 is on; expected sharing.mps on nodes without MIG" in told[0]
             assert mps.daemons() == []
     finally:
-        operate.clear(mps.hardware.root)
+        mig.disable(mps.hardware.root, 0)
     mps.until_offered(whole=2)
 
 
 def test_time_slicing_beside_it_is_refused_and_the_former_configuration_stays(mps: MpsLab) -> None:
     both = sharing(more=", timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}")
     with mps.configured(both):
-        told = mps.until(lambda: mps.events("ConfigRefused"), "an Event")
-        assert any("timeSlicing" in text and "mps" in text for text in told), told
+        words = ("timeSlicing", "mps")
+        told = mps.until(
+            lambda: [one for one in mps.events("ConfigRefused") if all(w in one for w in words)], "an Event"
+        )
+        assert "expected one kind of sharing" in told[0]
         assert mps.offered() == {"nvidia.com/gpu": 2}
     assert mps.daemons() == []
 

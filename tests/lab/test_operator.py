@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -115,6 +116,22 @@ def on_nodes(lab: EmbeddedLab) -> dict[str, set[str]]:
     for pod in get(lab, "pods", "--namespace", GPU_OPERATOR_NAMESPACE)["items"]:
         found.setdefault(pod["metadata"]["labels"]["app"], set()).add(pod["spec"]["nodeName"])
     return {app: nodes for app, nodes in found.items() if app in (AGENT_DAEMON_SET, FINDER_DAEMON_SET)}
+
+
+def test_the_readme_shows_the_table_that_this_lab_has(fleet: EmbeddedLab) -> None:
+    settled(fleet)
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    table = readme.partition("\nGPU node ")[2].partition("\nswitched off")[0].splitlines()
+    assert len(table) == 4
+    wanted = [f"GPU node {table[0]}", *table[2:]]
+    command = [sys.executable, "-m", "kgpu", "status", "--kubeconfig", str(fleet.kubeconfig)]
+
+    def shown() -> list[str]:
+        env = {**os.environ, "COLUMNS": "200"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+        return [line.rstrip() for line in done.stdout.splitlines()]
+
+    until(fleet, lambda: [line for line in wanted if line not in shown()] == [], f"{wanted} in {shown()}")
 
 
 def test_nodes_with_gpus_have_an_agent_and_offer_some_and_the_others_have_a_finder(fleet: EmbeddedLab) -> None:

@@ -20,6 +20,7 @@ from kgpu.agent.options import AgentOptions, LabelsSink
 from kgpu.agent.roles import choose_roles
 from kgpu.agent.run import Agent
 from kgpu.base.supervise import RoleState, RoleStatus
+from kgpu.formats.config_choice import REFUSED
 from kgpu.formats.mps_folders import MPS_CONTAINER_ROOT
 from kgpu.formats.names import ENV_HW_STATE
 from kgpu.hw.simulator.create import environment
@@ -67,10 +68,10 @@ class SharingNode:
             agent.stop.set()
             await task
 
-    def status(self) -> RoleStatus:
+    def status(self, role: str = "mps") -> RoleStatus:
         assert self.agent is not None
-        found = (one for one in self.agent.roles.statuses() if one.name == "mps")
-        return next(found, RoleStatus(name="mps", state=RoleState.STARTING, reason="", since=0.0, restarts=0))
+        found = (one for one in self.agent.roles.statuses() if one.name == role)
+        return next(found, RoleStatus(name=role, state=RoleState.STARTING, reason="", since=0.0, restarts=0))
 
     async def until(self, condition: Callable[[], object]) -> None:
         try:
@@ -220,15 +221,40 @@ async def test_a_configuration_that_changes_and_goes(node: SharingNode) -> None:
         assert not node.mps.exists()
 
 
-async def test_what_can_not_be_shared_is_told_and_offered_to_nobody(node: SharingNode) -> None:
+async def test_what_can_not_be_shared_is_told_and_offered_as_before(node: SharingNode) -> None:
     from kgpu.hw.simulator import mig
 
     mig.partition(node.root, 0, ["1g.10gb"])
+    node.config.write_text("version: v1\n")
     async with node.running():
-        await node.until(lambda: node.status().why == "MpsImpossible")
-        assert "the MIG mode of GPU 0 is on" in node.status().reason
-        await node.offers(gpu=1)
+        await node.offers(gpu=2)
+        node.share()
+        await node.until(lambda: node.status("deviceplugin").why == "SharingImpossible")
+        told = node.status("deviceplugin")
+        assert told.state is RoleState.RUNNING
+        assert "the MIG mode of GPU 0 is on; expected sharing.mps on nodes without MIG" in told.reason
+        assert "turn its MIG mode off" in told.remedy
+        await node.offers(gpu=2)
         assert node.modes()[1] == "Default"
+        mig.disable(node.root, 0)
+        await node.offers(gpu=1, gpu_shared=4)
+        await node.until(lambda: not node.status("deviceplugin").why)
+
+
+async def test_more_shares_than_any_server_takes_clients_leave_the_former_ones(node: SharingNode) -> None:
+    async with node.running():
+        await node.offers(gpu=1, gpu_shared=4)
+        with program(await node.pod("one")) as client:
+            assert [client("init()"), client("context()")] == [0, 0]
+            daemon = node.processes()["nvidia-cuda-mps-control"]
+            node.share(49)
+            for role in ("mps", "deviceplugin"):
+                await node.until(lambda role=role: node.status(role).why == REFUSED)
+                assert "maximum allowed replicas exceeded: 49 > 48; expected at most 48" in node.status(role).reason
+                assert "lower it to 48" in node.status(role).remedy
+            await node.offers(gpu=1, gpu_shared=4)
+            assert node.processes()["nvidia-cuda-mps-control"] == daemon
+            assert client("memory()")[2] == 81559 // 4
 
 
 async def test_without_the_programs_the_role_says_what_is_missing(node: SharingNode) -> None:

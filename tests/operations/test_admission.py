@@ -9,7 +9,7 @@ import pytest
 
 from kgpu.base.times import stamp_of
 from kgpu.formats import names
-from kgpu.formats.crd.nodeoperation import NodeOperationSpec, NodeOperationStatus
+from kgpu.formats.crd.nodeoperation import DrainProgress, NodeOperationSpec, NodeOperationStatus, WaitingPod
 from kgpu.operations.admission import admit
 from kgpu.operations.config import GroupCap, OperationBudget, Share
 from kgpu.operations.model import Operation, TargetNode
@@ -130,6 +130,17 @@ def test_a_group_has_a_cap_of_its_own() -> None:
 )
 def test_what_an_operation_itself_waits_for(spec: dict[str, object], reason: str) -> None:
     assert verdicts([operation("n0", **spec)], nodes(1), OperationBudget()) == {"n0": reason}
+
+
+@pytest.mark.parametrize("spec", [{}, {"type": "GpuReset", "gpus": ["GPU-1"]}, mig()])
+@pytest.mark.parametrize("gone", [0, 1])
+def test_one_that_waits_for_pods_keeps_its_slot(spec: dict[str, object], gone: int) -> None:
+    """Also a change of slices of which no pod has gone: its GPUs are withdrawn, and its next eviction may succeed."""
+    waits = operation("n0", "Draining", **spec)
+    drain = DrainProgress(total=2, gone=gone, waiting=(WaitingPod(namespace="ns", name="held", why="a budget"),))
+    waits = dataclasses.replace(waits, status=msgspec.structs.replace(waits.status, drain=drain))
+    budget = OperationBudget(max_parallel=1, max_unavailable=Share(percent=100))
+    assert verdicts([waits, operation("n1")], nodes(4), budget) == {"n1": "WaitsForBudget"}
 
 
 def test_an_operation_that_can_not_be_read_keeps_its_node_and_a_slot() -> None:

@@ -12,16 +12,14 @@ from kgpu.advise.model import DraService, ModelOnNode, Possibility, ResourceShar
 from kgpu.formats import names
 from kgpu.formats.mig_geometry import Geometry, geometry_of
 from kgpu.formats.operands import BY_NAME
+from kgpu.formats.plugin_config import MPS_CLIENTS, VOLTA
 from kgpu.formats.support import dotted
 
 Stand = tuple[Possibility, str]
 
 _UNLABELLED: Final = "labels come with the driver and feature discovery; kgpu doctor says what keeps them"
 
-VOLTA: Final = (7, 0)
-"""From this compute capability on MPS isolates and limits clients (checklist T-42, T-43)."""
 AMPERE: Final = (8, 0)
-MPS_CLIENTS: Final = 48
 DRA_BY_DEFAULT: Final = (1, 34)
 """The first Kubernetes with resource.k8s.io/v1, on by default."""
 DRA_BY_GATE: Final = (1, 32)

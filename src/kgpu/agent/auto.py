@@ -20,7 +20,7 @@ from kgpu import __version__
 from kgpu.agent import status
 from kgpu.agent.config_map_files import ConfigMapFiles
 from kgpu.agent.driver_place import DriverPlace, find_driver
-from kgpu.agent.host import HandOver, Host, Role
+from kgpu.agent.host import HandOver, Host, Role, check_agreement
 from kgpu.agent.host_files import HostFiles
 from kgpu.agent.leaving import leave
 from kgpu.agent.options import AgentOptions, LabelsSink
@@ -225,7 +225,9 @@ class AutoAgent(AgentProcess):
         if files is None:  # what it reads is not there yet
             return
         try:
-            slot.want(role_options(self.options, slot.role, config.roles[name], config, place, files=files))
+            options = role_options(self.options, slot.role, config.roles[name], config, place, files=files)
+            check_agreement(slot.role, slot.running, options, self._config.current())
+            slot.want(options)
             self._accept(name)
         except ConfigError as error:
             self._problems[name] = error
@@ -402,9 +404,9 @@ class AutoAgent(AgentProcess):
         problem, slot = self._problems.get(name), self._slots.get(name)
         if why := self._why_off(name):
             return why
-        if problem is not None:
-            return problem.one_line()
         role_status = slot.status if slot is not None else None
+        if problem is not None and role_status is None:
+            return problem.one_line()
         return role_status.line if role_status is not None and role_status.state is RoleState.FAILED else ""
 
     def _role_report(self, name: str, wanted: RoleDecision) -> RoleReport:

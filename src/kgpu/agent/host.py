@@ -14,8 +14,10 @@ from kgpu.agent.options import AgentOptions, LabelsSink
 from kgpu.agent.remembered_config import FollowedConfig
 from kgpu.agent.shared_reader import SharedReader
 from kgpu.base.advice import AdviceSink
+from kgpu.base.errors import UserError
 from kgpu.base.http import Page
 from kgpu.base.supervise import RoleHandle
+from kgpu.formats.config_choice import ConfigClashError, ConfigText
 from kgpu.formats.names import ENV_KERNEL_LOG, ENV_LAB_POD_ADDRESS, KERNEL_LOG, VALIDATIONS_DIR
 from kgpu.formats.simulated import state_file
 from kgpu.host.root import DriverRoot
@@ -55,6 +57,7 @@ class Host:
 RoleStart: TypeAlias = Callable[[Host, RoleHandle], Awaitable[None]]
 Withdraw: TypeAlias = Callable[[KubeApi, AgentOptions], Awaitable[None]]
 WasReset: TypeAlias = Callable[[AgentOptions, tuple[str, ...]], None]
+Agree: TypeAlias = Callable[[AgentOptions, ConfigText], None]
 HandOver: TypeAlias = Callable[[LabelsSink, KubeApi, AgentOptions], Awaitable[bool]]
 
 DRIVER_PLACE: Final = "deviceplugin"
@@ -74,7 +77,8 @@ class Role:
     while it is not.
     ``was_reset`` tells it that an act has reset these GPUs just now; it may block, and raises HostError.
     A ``configured`` role reads the device plugin's configuration from ``Host.config``. A role that ``cuts`` makes the
-    changes of slices that are ordered (``OrderedGpus.change``), and answers them.
+    changes of slices that are ordered (``OrderedGpus.change``), and answers them. ``agree`` raises ConfigError if its
+    options can't be used with that configuration: with new ones that can't it goes on as it was told before.
     """
 
     name: str
@@ -89,6 +93,23 @@ class Role:
     configured: bool = False
     was_reset: WasReset | None = None
     cuts: bool = False
+    agree: Agree | None = None
+
+
+def check_agreement(role: Role, before: AgentOptions | None, options: AgentOptions, config: ConfigText | None) -> None:
+    """Raise ConfigClashError if a role that runs with the options of ``before`` would lose by new ``options`` what its
+    configuration gives it now. One that does not run, or that the configuration refuses anyway, says so itself.
+    """
+    if role.agree is None or before in (None, options) or config is None or config.problem is not None:
+        return
+    try:
+        role.agree(before, config)
+    except UserError:
+        return
+    try:
+        role.agree(options, config)
+    except UserError as error:
+        raise ConfigClashError(error.what, error.expected, error.remedy) from error
 
 
 def validations_dir(options: AgentOptions) -> Path:

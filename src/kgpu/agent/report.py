@@ -21,6 +21,7 @@ from kgpu.base.errors import UserError
 from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus
 from kgpu.formats import names
 from kgpu.formats.agent_report import AgentReport, RoleReport, annotation, encode, ended, manager, role
+from kgpu.formats.config_choice import REFUSED, ConfigClashError
 from kgpu.hw.port import DriverReleasedError, Inventory
 from kgpu.kube.port import NODES, KubeApi, Object
 
@@ -59,14 +60,18 @@ def role_report(
         return role(RoleState.STOPPED, ending + wanted.reason, wanted.why)
     if status is None or status.state is RoleState.STOPPED:
         if problem is not None:
-            return role(RoleState.WAITING, problem.statement, BAD_ARGUMENTS, problem.remedy)
+            return role(RoleState.WAITING, problem.statement, _why_not(problem), problem.remedy)
         return role(RoleState.STARTING, "", _WHY[RoleState.STARTING])
     if problem is not None:
         reason = f"{problem.statement}; it goes on as it was told before"
-        return role(status.state, reason, BAD_ARGUMENTS, problem.remedy)
+        return role(status.state, reason, _why_not(problem), problem.remedy)
     if released and status.state is RoleState.RUNNING:
         return role(status.state, released, DriverReleasedError.REASON)
     return role(status.state, status.reason, status.why or _WHY.get(status.state, ""), status.remedy)
+
+
+def _why_not(problem: UserError) -> str:
+    return REFUSED if isinstance(problem, ConfigClashError) else BAD_ARGUMENTS
 
 
 def agent_report(

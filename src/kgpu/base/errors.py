@@ -7,6 +7,7 @@ that a caller can catch one layer's trouble; an error of a foreign library is on
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import TypeAlias
 
 
@@ -44,6 +45,12 @@ Reason: TypeAlias = str | UserError
 def line_of(reason: Reason) -> str:
     """All of a reason on one line."""
     return reason.one_line() if isinstance(reason, UserError) else reason
+
+
+def first_of_several(errors: Sequence[UserError]) -> UserError:
+    """The first error, which says how many there are besides it: what the state of a component has room for."""
+    first, more = errors[0], len(errors) - 1
+    return UserError(f"{first.what} (and {more} more)", first.expected, first.remedy) if more else first
 
 
 class ConfigError(UserError):

@@ -78,21 +78,31 @@ class PluginCore:
         """Apply a configuration. Raises UserError if it can't be used; the one in force then stays."""
         if config.problem is not None:
             raise config.problem
-        self.settings = resolve(parse_config(config.text, source=config.name), overrides=self._overrides, env=self._env)
-        self._memory = replace(self._memory, config=config.text)
-        self._tell(without_effect(self.settings))
+        self._configure(config, self._overrides)
+
+    def _configure(self, config: ConfigText, overrides: Mapping[str, Any]) -> None:
+        text = parse_config(config.text, source=config.name)
+        self.settings = settings = resolve(text, overrides=overrides, env=self._env)
+        self._memory = replace(self._memory, config=config.text, mig_strategy=settings.mig_strategy)
+        self._tell(without_effect(settings))
         self._served = frozenset()
         self._replan()
 
     def configure_from_memory(self) -> bool:
-        """Apply the last good configuration of an earlier run; False if there is none."""
-        if self._memory.config is None:
+        """Apply the last good configuration of an earlier run, with the MIG strategy of then where it does not go with
+        that of now; False if there is none.
+        """
+        memory = self._memory
+        if memory.config is None:
             return False
-        try:
-            self.configure(ConfigText(name="the last good configuration", text=self._memory.config))
-        except UserError:
-            return False
-        return True
+        then = {"mig_strategy": memory.mig_strategy} if memory.mig_strategy else {}
+        for overrides in (self._overrides, {**self._overrides, **then}):
+            try:
+                self._configure(ConfigText(name="the last good configuration", text=memory.config), overrides)
+            except UserError:
+                continue
+            return True
+        return False
 
     def inventory(self, inventory: Inventory, links: Sequence[Link], now: float) -> None:
         """Apply a reading of the hardware."""
@@ -260,7 +270,9 @@ def _without_imex(resources: ResourcePlan, missing: Sequence[int], *, required: 
         remedy="load the nvidia-caps-imex-channels device (NVreg_CreateImexChannel0=1), or set imex.required: false",
         reason="ImexMissing",
     )
-    return ResourcePlan(resources=() if required else resources.resources, advice=(*resources.advice, advice))
+    return replace(
+        resources, resources=() if required else resources.resources, advice=(*resources.advice, advice)
+    )  # fmt: skip
 
 
 def _without_mps(
@@ -289,7 +301,7 @@ def _without_mps(
         for resource in silent
     ]
     kept = tuple(resource for resource in resources.resources if resource not in silent or resource.name in served)
-    return ResourcePlan(resources=kept, advice=(*resources.advice, *advice))
+    return replace(resources, resources=kept, advice=(*resources.advice, *advice))
 
 
 def refused(config: ConfigText, problem: UserError, *, kept: bool) -> Advice:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kgpu.base.advice import Advice
+from kgpu.base.advice import Advice, Severity
+from kgpu.base.errors import ConfigError
 from kgpu.formats.names import NVIDIA, NVIDIA_DOMAIN
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.hw.vendor import Vendor, vendor_of
@@ -83,11 +84,25 @@ class PluginResource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharingRefusal:
+    """What is asked to be shared, a resource or a device, and is offered unshared; ``reason`` is an Event's."""
+
+    subject: str
+    reason: str
+    error: ConfigError
+
+    @property
+    def advice(self) -> Advice:
+        return Advice.from_error(self.error, subject=self.subject, reason=self.reason, severity=Severity.ERROR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcePlan:
-    """What to offer, and advice on how that came about."""
+    """What to offer, advice on how that came about, and what of the sharing that is asked for can't be."""
 
     resources: tuple[PluginResource, ...] = ()
     advice: tuple[Advice, ...] = field(default=(), compare=False)
+    refused: tuple[SharingRefusal, ...] = field(default=(), compare=False)
 
     def resource(self, name: str) -> PluginResource | None:
         """The resource called ``name``, None if there is none."""

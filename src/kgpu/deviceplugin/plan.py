@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.deviceplugin.config import PluginSettings
-from kgpu.deviceplugin.model import GpuUnit, PluginDevice, PluginResource, ResourcePlan
+from kgpu.deviceplugin.model import GpuUnit, PluginDevice, PluginResource, ResourcePlan, SharingRefusal
 from kgpu.deviceplugin.shares import share
 from kgpu.formats.plugin_config import NamePattern
 from kgpu.hw.port import Accelerator
@@ -42,7 +42,10 @@ def plan(accelerators: Sequence[Accelerator], settings: PluginSettings) -> Resou
         PluginResource(name=name, devices=tuple(PluginDevice(id=unit.uuid, unit=unit) for unit in members))
         for name, members in by_name.items()
     ]
-    resources = share(plain, settings, advice)
+    refused: list[SharingRefusal] = []
+    mig = sorted(gpu.index for gpu in accelerators if gpu.mig_enabled)
+    resources = share(plain, settings, advice, refused, mig=mig)
+    advice += [refusal.advice for refusal in refused]
     if not resources:
         advice.append(
             Advice(
@@ -54,7 +57,8 @@ def plan(accelerators: Sequence[Accelerator], settings: PluginSettings) -> Resou
                 reason="NoDevices",
             )
         )
-    return ResourcePlan(resources=tuple(sorted(resources, key=lambda r: r.name)), advice=tuple(advice))
+    offered = tuple(sorted(resources, key=lambda resource: resource.name))
+    return ResourcePlan(resources=offered, advice=tuple(advice), refused=tuple(refused))
 
 
 def whole_gpu(gpu: Accelerator) -> GpuUnit:

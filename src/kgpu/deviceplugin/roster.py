@@ -30,7 +30,9 @@ COARSE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginMemory:
-    """What survives a restart. ``source`` is the driver that the devices belong to, ``boot`` the boot ID."""
+    """What survives a restart. ``source`` is the driver that the devices belong to, ``boot`` the boot ID; ``config`` is
+    the text of the last good configuration, ``mig_strategy`` the one that it was good with, "" of older versions.
+    """
 
     version: int = FILE_VERSION
     boot: str = ""
@@ -38,7 +40,8 @@ class PluginMemory:
     accelerators: tuple[Accelerator, ...] = ()
     resources: tuple[str, ...] = ()
     illnesses: tuple[Illness, ...] = ()
-    config: str | None = None  # the last good configuration's text
+    config: str | None = None
+    mig_strategy: str = ""
 
 
 def merge(known: Sequence[Accelerator], inventory: Inventory) -> tuple[tuple[Accelerator, ...], list[Advice]]:
@@ -130,7 +133,7 @@ def load(folder: Path, *, source: str, boot: str) -> tuple[PluginMemory, list[Ad
         return fresh, [_unused(path, f"the file can't be read: {problem}")]
     if memory.boot != boot:
         # A machine that was off may have other hardware, and after a boot the kubelet starts from the plugins' lists.
-        return replace(fresh, config=memory.config), []
+        return replace(fresh, config=memory.config, mig_strategy=memory.mig_strategy), []
     if memory.source != source:
         return replace(memory, source=source, accelerators=(), illnesses=()), []
     return memory, []

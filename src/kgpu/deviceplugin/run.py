@@ -21,7 +21,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.boot import boot_id
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.errors import HwError, Reason, UserError, line_of
+from kgpu.base.errors import HwError, Reason, UserError, first_of_several, line_of
 from kgpu.base.inotify import ENTRIES
 from kgpu.base.inotify import folder_changes as folder_changes_of
 from kgpu.base.service import Complaint, StateSink, first_end, ignore_state, running
@@ -107,7 +107,8 @@ class DevicePluginContext:
     the inventory and the sockets are checked without an event. With ``wait=False`` a missing driver or usable
     configuration at the start is raised instead of waited for. ``on_state(ready, reason, why)`` is called with whether
     the plugin does its job, and if not, what it waits for; ``why`` is ``REFUSED`` while its configuration can't be
-    used, ``MpsDaemonMissing`` while those are missing, "" otherwise. ``on_offer(healthy)`` is called with the number of
+    used, ``MpsDaemonMissing`` while those are missing, the reason of a ``SharingRefusal`` while something is offered
+    unshared that should be shared, "" otherwise. ``on_offer(healthy)`` is called with the number of
     healthy devices of each resource. ``verdicts`` are the health role's, None if nobody gives any; ``orders`` None:
     no GPU is ever ordered to be withdrawn.
     """
@@ -485,6 +486,8 @@ class _DevicePlugin:
         missing = [advice for advice in self._core.plan.advice if advice.reason == "MpsDaemonMissing"]
         if missing:
             return False, "; ".join(f"{advice.what}: {advice.why}" for advice in missing), "MpsDaemonMissing"
+        if problem is None and (refused := self._core.plan.refused):
+            return True, first_of_several([refusal.error for refusal in refused]), refused[0].reason
         return True, problem or "", REFUSED if problem else ""
 
     def _waits_for(self) -> Reason:

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kgpu.base.advice import Advice, Severity
+from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.deviceplugin.config import PluginSettings
-from kgpu.deviceplugin.model import REPLICA_SEPARATOR, PluginDevice, PluginResource
-from kgpu.formats.plugin_config import SharedResource, Sharing, SharingKind
+from kgpu.deviceplugin.model import REPLICA_SEPARATOR, PluginDevice, PluginResource, SharingRefusal
+from kgpu.formats.plugin_config import MPS_CLIENTS, MPS_CLIENTS_BEFORE, VOLTA, SharedResource, Sharing, SharingKind
 from kgpu.hw.vendor import Vendor
 
-VOLTA = (7, 0)
-MPS_CLIENTS_VOLTA = 48
-MPS_CLIENTS_BEFORE = 16
+IMPOSSIBLE = "SharingImpossible"
 MANY_REPLICAS = 64
 MESSAGE_LIMIT = 4 * 1024 * 1024
 """The most bytes of a message to the kubelet; a device list is one message."""
@@ -25,8 +24,13 @@ DEVICE_BYTES = 24
 """The bytes of a device in that message besides its id: health, NUMA node, framing."""
 
 
-def share(resources: Sequence[PluginResource], settings: PluginSettings, advice: list[Advice]) -> list[PluginResource]:
-    """The resources with the sharing block applied, entry by entry in the file's order."""
+def share(
+    resources: Sequence[PluginResource], settings: PluginSettings, advice: list[Advice],
+    refused: list[SharingRefusal], *, mig: Sequence[int] = (),
+) -> list[PluginResource]:  # fmt: skip
+    """The resources with the sharing block applied, entry by entry in the file's order. ``mig`` are the indices of the
+    node's GPUs whose MIG mode is on.
+    """
     sharing = settings.sharing
     if sharing is None:
         return list(resources)
@@ -38,17 +42,20 @@ def share(resources: Sequence[PluginResource], settings: PluginSettings, advice:
             advice.append(_not_here(entry, list(plain)))
             continue
         if sharing.offered_name(entry) in plain.keys() - {entry.name}:
-            advice.append(_name_taken(entry, sharing))
+            refused.append(_name_taken(entry, sharing))
             continue
         if sharing.kind not in makers[entry.name].sharing:
             advice.append(_not_theirs(entry, sharing, makers[entry.name]))
             continue
+        if sharing.kind is SharingKind.MPS and mig:
+            refused.append(_beside_mig(entry, mig))
+            continue
         chosen = _selected(entry, plain[entry.name], advice)
-        chosen = _shareable(entry, sharing, chosen, advice)
+        chosen = _shareable(entry, sharing, chosen, refused)
         if sum(len(device.id) + 2 + len(str(entry.replicas)) + DEVICE_BYTES for device in chosen) * entry.replicas > (
             MESSAGE_LIMIT
         ):
-            advice.append(_too_many(entry))
+            refused.append(_too_many(entry))
             continue
         shared_ids = {device.id for device in chosen}
         plain[entry.name] = [device for device in plain[entry.name] if device.id not in shared_ids]
@@ -120,37 +127,42 @@ def _refers(ref: str, device: PluginDevice) -> bool:
 
 
 def _shareable(
-    entry: SharedResource, sharing: Sharing, devices: list[PluginDevice], advice: list[Advice]
+    entry: SharedResource, sharing: Sharing, devices: list[PluginDevice], refused: list[SharingRefusal]
 ) -> list[PluginDevice]:
+    """The devices that an MPS server can serve; which ones can't be known from the file alone."""
     if sharing.kind is not SharingKind.MPS:
         return devices
     kept: list[PluginDevice] = []
     for device in devices:
-        unit = device.unit
-        volta = unit.compute_capability is None or unit.compute_capability >= VOLTA
-        limit = MPS_CLIENTS_VOLTA if volta else MPS_CLIENTS_BEFORE
-        if unit.is_mig:
-            why, remedy = "sharing using MPS is not supported for MIG devices", "share MIG devices by timeSlicing"
-        elif entry.replicas > limit:
-            why = (
-                "invalid MPS configuration: invalid device maximum allowed replicas exceeded: "
-                f"{entry.replicas} > {limit}"
-            )
-            remedy = f"give {entry.where}.replicas at most {limit}"
-        else:
+        capability = device.unit.compute_capability
+        limit = MPS_CLIENTS if capability is None or capability >= VOLTA else MPS_CLIENTS_BEFORE
+        if entry.replicas <= limit:
             kept.append(device)
-            continue
-        advice.append(
-            Advice(
-                subject=unit.uuid,
-                what=f"Device {unit.index} is offered unshared as {entry.name}",
-                why=why,
-                severity=Severity.ERROR,
-                remedy=remedy,
-                reason="SharingImpossible",
-            )
-        )
+        else:
+            refused.append(_too_many_clients(entry, device, limit))
     return kept
+
+
+def _too_many_clients(entry: SharedResource, device: PluginDevice, limit: int) -> SharingRefusal:
+    error = ConfigError(
+        f"device {device.unit.index} is offered unshared as {entry.name}: invalid MPS configuration: "
+        f"invalid device maximum allowed replicas exceeded: {entry.replicas} > {limit}",
+        f"at most {limit} shares of a GPU of its generation: its MPS server takes no more clients",
+        f"give {entry.where}.replicas at most {limit}",
+    )
+    return SharingRefusal(subject=device.unit.uuid, reason=IMPOSSIBLE, error=error)
+
+
+def _beside_mig(entry: SharedResource, mig: Sequence[int]) -> SharingRefusal:
+    """A GPU with MIG mode on has no daemon, and feature discovery then says of the whole node that it has none."""
+    gpus, their = (f"GPU {mig[0]}", "its") if len(mig) == 1 else (f"GPUs {', '.join(map(str, mig))}", "their")
+    error = ConfigError(
+        f"{entry.name} is offered unshared: sharing using MPS is not supported for MIG devices, and the MIG mode of "
+        f"{gpus} is on",
+        "sharing.mps on nodes without MIG",
+        f"turn {their} MIG mode off, or choose a configuration without sharing.mps for this node",
+    )
+    return SharingRefusal(subject=entry.name, reason=IMPOSSIBLE, error=error)
 
 
 def _not_here(entry: SharedResource, names: list[str]) -> Advice:
@@ -176,28 +188,24 @@ def _not_theirs(entry: SharedResource, sharing: Sharing, vendor: Vendor) -> Advi
     )
 
 
-def _name_taken(entry: SharedResource, sharing: Sharing) -> Advice:
-    return Advice(
-        subject=entry.name,
-        what=f"{entry.name} is offered unshared",
-        why=f"{entry.where} renames its shares to {sharing.offered_name(entry)}, which other devices of this node have",
-        evidence=("a pod could not tell which of the two it gets",),
-        severity=Severity.ERROR,
-        remedy=f"choose another name in {entry.where}.rename",
-        reason="SharingNameTaken",
+def _name_taken(entry: SharedResource, sharing: Sharing) -> SharingRefusal:
+    error = ConfigError(
+        f"{entry.name} is offered unshared: {entry.where} renames its shares to {sharing.offered_name(entry)}, which "
+        "other devices of this node have",
+        "a name of their own: a pod could not tell which of the two it gets",
+        f"choose another name in {entry.where}.rename",
     )
+    return SharingRefusal(subject=entry.name, reason="SharingNameTaken", error=error)
 
 
-def _too_many(entry: SharedResource) -> Advice:
-    return Advice(
-        subject=entry.name,
-        what=f"{entry.name} is offered unshared",
-        why=f"the list of its devices with {entry.where}.replicas = {entry.replicas} is too long for the kubelet",
-        evidence=(f"the kubelet takes at most {MESSAGE_LIMIT} bytes in one message",),
-        severity=Severity.ERROR,
-        remedy="use as many replicas as programs fit into the device's memory",
-        reason="SharingTooMany",
+def _too_many(entry: SharedResource) -> SharingRefusal:
+    error = ConfigError(
+        f"{entry.name} is offered unshared: the list of its devices with {entry.where}.replicas = {entry.replicas} is "
+        "too long for the kubelet",
+        f"at most {MESSAGE_LIMIT} bytes, which the kubelet takes in one message",
+        "use as many replicas as programs fit into the device's memory",
     )
+    return SharingRefusal(subject=entry.name, reason="SharingTooMany", error=error)
 
 
 def _many(entry: SharedResource) -> Advice:

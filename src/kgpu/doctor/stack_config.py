@@ -23,9 +23,10 @@ from kgpu.formats import names, yaml
 from kgpu.formats.mig_geometry import Geometry, InstanceProfile, find
 from kgpu.formats.mig_profile import MigProfile, parse_mig_profile
 
-MIG_KEY: Final = "config.yaml"
 COUNTER_KEYS: Final = ("metrics", "dcgm-metrics.csv", "default-counters.csv")
 """The keys under which kgpu's exporter takes a counters file; the replaced one knows ``dcgm-metrics.csv`` only."""
+_NVIDIAS_MANAGER: Final = "/k8s-mig-manager"
+"""In the image of NVIDIA's MIG manager; kgpu's pods of that name have kgpu's."""
 PLUGIN_SWITCHES: Final = frozenset({names.LABEL_DEPLOY_OPERANDS, names.LABEL_DEPLOY_PREFIX + "device-plugin"})
 """The labels of a node that keep its device plugin away by ``false``."""
 
@@ -54,18 +55,26 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class MigConfig:
-    """The ConfigMap that the MIG manager is told to use; ``layouts`` None where it has no such configuration."""
+    """The ConfigMap that the MIG manager is told to use, and the keys under which it looks; ``layouts`` None where it
+    finds no such configuration.
+    """
 
     name: str
     told_by: Obj | None
     source: Obj | None
+    keys: tuple[str, ...]
     layouts: Mapping[str, tuple[Layout, ...]] | None
+
+    @property
+    def key(self) -> str:
+        """The key that counts."""
+        return mig_key(self.source.map("data") if self.source else {}, self.keys)
 
     def cite(self) -> Evidence:
         said = ", ".join(self.layouts or ()) or "<none>"
         if self.source is None:
             return Evidence(object=f"ConfigMap {self.name}", value="not there")
-        return self.source.cite(f"data[{MIG_KEY}]", f"mig-configs: {said}")
+        return self.source.cite(f"data[{self.key}]", f"mig-configs: {said}")
 
 
 def mig_config(snapshot: Snapshot) -> MigConfig:
@@ -78,8 +87,23 @@ def _mig_config(snapshot: Snapshot) -> MigConfig:
     told = plain(policy.text("spec.migManager.config.name")) if policy else ""
     name = told or names.MIG_LAYOUTS_MAP
     source = named_map(snapshot, name, matching.MIG_MANAGER)
-    data = source.map("data").get(MIG_KEY) if source else None
-    return MigConfig(name, policy if told else None, source, layouts(data))
+    data = source.map("data") if source else {}
+    keys = mig_keys(snapshot, own=name != names.MIG_LAYOUTS_MAP)
+    return MigConfig(name, policy if told else None, source, keys, layouts(data.get(mig_key(data, keys))))
+
+
+def mig_keys(snapshot: Snapshot, *, own: bool) -> tuple[str, ...]:
+    """The keys under which layouts are looked for. In a ConfigMap of the user's ``own``, NVIDIA's manager reads the
+    first alone.
+    """
+    managers = matching.pods_of_part(snapshot, matching.MIG_MANAGER)
+    nvidias = any(_NVIDIAS_MANAGER in one.image for pod in managers for one in pod.containers)
+    return names.MIG_LAYOUTS_KEYS[:1] if own and nvidias else names.MIG_LAYOUTS_KEYS
+
+
+def mig_key(data: Mapping[str, Any], keys: tuple[str, ...] = names.MIG_LAYOUTS_KEYS) -> str:
+    """The key of a ConfigMap's layouts, by the operator's rule: the first that is there, whatever is in it."""
+    return next((key for key in keys if key in data), keys[0])
 
 
 def named_map(snapshot: Snapshot, name: str, part: str) -> Obj | None:

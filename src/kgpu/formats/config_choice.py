@@ -42,6 +42,10 @@ class ConfigText:
     problem_text: str = ""  # what makes two problems different
 
 
+class ConfigClashError(ConfigError):
+    """New options of a program that its configuration does not go with, while the former ones do."""
+
+
 def parse_fallbacks(text: str) -> tuple[Fallback, ...]:
     """A comma-separated list such as ``named,single``. Raises ConfigError for an unknown word."""
     return tuple(_fallback(word) for word in (part.strip() for part in text.split(",")) if word)

@@ -16,6 +16,11 @@ from kgpu.formats.names import NVIDIA_DOMAIN, SHARED_SUFFIX
 
 MAX_RESOURCE_NAME = 63
 """Characters of a resource name including its domain; the replaced program's limit."""
+VOLTA = (7, 0)
+MPS_CLIENTS = 48
+"""How many clients an MPS server takes on a GPU of Volta or later, by NVIDIA's documentation of MPS."""
+MPS_CLIENTS_BEFORE = 16
+"""The same on an older one."""
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")

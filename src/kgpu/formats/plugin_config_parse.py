@@ -13,6 +13,7 @@ from typing import Any, Final
 from kgpu.base.errors import ConfigError, PlacedError
 from kgpu.formats.duration import parse_duration
 from kgpu.formats.plugin_config import (
+    MPS_CLIENTS,
     DeviceSelection,
     NamePattern,
     PluginConfig,
@@ -252,6 +253,14 @@ def _check_entries(problems: Problems, path: Path, block: Sharing) -> None:
     for position, entry in enumerate(block.resources):
         entry_path = (*path, position)
         offered = block.offered_name(entry)
+        if block.kind is SharingKind.MPS and entry.replicas > MPS_CLIENTS:
+            problems.add(
+                (*entry_path, "replicas"),
+                "invalid MPS configuration: invalid device maximum allowed replicas exceeded: "
+                f"{entry.replicas} > {MPS_CLIENTS}",
+                f"at most {MPS_CLIENTS} shares of a GPU: its MPS server takes no more clients",
+                f"lower it to {MPS_CLIENTS}, or share by timeSlicing",
+            )
         if problem := resource_name_problem(offered):
             problems.add(entry_path, problem, "a shorter name: .shared is added to it", "give a shorter rename")
         for earlier in block.resources[:position]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from kgpu.base.advice import Advice
+from kgpu.base.advice import Advice, Severity
+from kgpu.base.errors import ConfigError
 from kgpu.formats import mps_folders
 
 
@@ -93,10 +95,31 @@ class DaemonSpec:
         return (*limits, f"set_default_active_thread_percentage {self.percentage}")
 
 
+IMPOSSIBLE: Final = "MpsImpossible"
+"""The reason of what is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRefusal:
+    """A resource that gets no daemon, and why."""
+
+    resource: str
+    error: ConfigError
+
+    @property
+    def advice(self) -> Advice:
+        return Advice.from_error(self.error, subject=self.resource, reason=IMPOSSIBLE, severity=Severity.ERROR)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsPlan:
     """The daemons of a node, at most one for each resource, and what was refused."""
 
     root: str = ""
     daemons: tuple[DaemonSpec, ...] = ()
-    advice: tuple[Advice, ...] = ()
+    refused: tuple[ShareRefusal, ...] = ()
+
+    @property
+    def advice(self) -> tuple[Advice, ...]:
+        """The refusals as records."""
+        return tuple(refusal.advice for refusal in self.refused)

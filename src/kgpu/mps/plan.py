@@ -11,14 +11,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError
 from kgpu.formats import mps_folders
-from kgpu.mps.model import DaemonSpec, MpsOrder, MpsPlan, MpsShare, SharedGpu
+from kgpu.formats.plugin_config import MPS_CLIENTS, MPS_CLIENTS_BEFORE, VOLTA
+from kgpu.mps.model import DaemonSpec, MpsOrder, MpsPlan, MpsShare, SharedGpu, ShareRefusal
 
-VOLTA: Final = (7, 0)
-CLIENTS_VOLTA: Final = 48
-CLIENTS_BEFORE: Final = 16
 OLDEST: Final = (3, 5)
 """By NVIDIA's documentation of MPS."""
 SOCKET_PATH: Final = 107
@@ -38,7 +35,7 @@ class Refusal:
 
 def most_clients(gpu: SharedGpu) -> int:
     """How many clients a server takes on this GPU. Where the generation is unknown, a new one is assumed."""
-    return CLIENTS_VOLTA if gpu.capability is None or gpu.capability >= VOLTA else CLIENTS_BEFORE
+    return MPS_CLIENTS if gpu.capability is None or gpu.capability >= VOLTA else MPS_CLIENTS_BEFORE
 
 
 REFUSALS: Final = (
@@ -73,18 +70,16 @@ REFUSALS: Final = (
 def plan(order: MpsOrder) -> MpsPlan:
     """The daemons for what is asked. Equal orders give equal plans."""
     daemons: list[DaemonSpec] = []
-    advice: list[Advice] = []
+    refused: list[ShareRefusal] = []
     taken: dict[str, str] = {}
     for share in sorted(order.shares, key=lambda share: share.resource):
         problem = _problem(order.root, share, taken)
         if problem is not None:
-            advice.append(
-                Advice.from_error(problem, subject=share.resource, reason="MpsImpossible", severity=Severity.ERROR)
-            )
+            refused.append(ShareRefusal(share.resource, problem))
             continue
         taken |= dict.fromkeys((gpu.uuid for gpu in share.gpus), share.resource)
         daemons.append(_daemon(order.root, share))
-    return MpsPlan(root=order.root, daemons=tuple(daemons), advice=tuple(advice))
+    return MpsPlan(root=order.root, daemons=tuple(daemons), refused=tuple(refused))
 
 
 def _problem(root: str, share: MpsShare, taken: dict[str, str]) -> ConfigError | None:

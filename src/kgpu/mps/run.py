@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from kgpu.base.advice import AdviceSink
 from kgpu.base.boot import boot_id
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.errors import HostError, HwError, UserError
+from kgpu.base.errors import HostError, HwError, UserError, first_of_several
 from kgpu.base.service import Complaint, StandingAdvice, StateSink, end, first_end, ignore_state, running
 from kgpu.base.threads import beside
 from kgpu.base.waits import first_of
@@ -26,7 +26,7 @@ from kgpu.hw.port import DriverReleasedError, HardwareEvent, Inventory, Reader
 from kgpu.mps import folders
 from kgpu.mps.daemon import ControlDaemon
 from kgpu.mps.driver import MpsDriver
-from kgpu.mps.model import DaemonSpec, MpsOrder, MpsPlan
+from kgpu.mps.model import IMPOSSIBLE, DaemonSpec, MpsOrder, MpsPlan
 from kgpu.mps.plan import plan, stays
 from kgpu.mps.record import NodeRecord
 
@@ -156,7 +156,7 @@ class _Mps:
         for resource, kept in self._daemons.items():
             if stays(kept.daemon.spec, wanted.get(resource), present):
                 wanted[resource] = kept.daemon.spec
-        return MpsPlan(root=made.root, daemons=tuple(wanted[name] for name in sorted(wanted)), advice=made.advice)
+        return MpsPlan(root=made.root, daemons=tuple(wanted[name] for name in sorted(wanted)), refused=made.refused)
 
     def _fail(self, problem: UserError, why: str) -> None:
         self._problem = (problem, why)
@@ -243,8 +243,8 @@ class _Mps:
             return False, *self._problem
         if self._busy:
             return False, "changes its MPS control daemons", ""
-        if self._plan.advice:
-            return False, "; ".join(advice.sentence for advice in self._plan.advice), "MpsImpossible"
+        if self._plan.refused:
+            return False, first_of_several([refusal.error for refusal in self._plan.refused]), IMPOSSIBLE
         failed = next((daemon for daemon in daemons if daemon.problem is not None), None)
         if failed is not None and failed.problem is not None:
             return False, failed.problem, "MpsDaemonFailed"

@@ -13,6 +13,7 @@ from kgpu.agent.host import Closing, Host, Role, configured, verdicts
 from kgpu.agent.host_files import HostFiles
 from kgpu.agent.options import AgentOptions
 from kgpu.base.supervise import RoleHandle
+from kgpu.formats.config_choice import ConfigText
 from kgpu.hw.port import Reader
 
 if TYPE_CHECKING:
@@ -107,6 +108,14 @@ def _flags() -> tuple[Any, ...]:
     return FLAGS
 
 
+def _agree(options: AgentOptions, config: ConfigText) -> None:
+    from kgpu.deviceplugin.config import resolve
+    from kgpu.formats.plugin_config_parse import parse_config
+
+    text = parse_config(config.text, source=config.name)
+    resolve(text, overrides=options.overrides_of(ROLE.name), env=options.env)
+
+
 ROLE: Final = Role(
     "deviceplugin",
     _device_plugin,
@@ -114,4 +123,5 @@ ROLE: Final = Role(
     flags=_flags,
     orders=("validations_dir",),
     configured=True,
+    agree=_agree,
 )

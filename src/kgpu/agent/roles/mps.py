@@ -15,6 +15,7 @@ from kgpu.formats.mps_folders import MPS_CONTAINER_ROOT
 from kgpu.formats.names import ENV_MPS_FOLDER
 
 if TYPE_CHECKING:
+    from kgpu.deviceplugin.config import PluginSettings
     from kgpu.hw.port import Accelerator, Inventory
     from kgpu.mps.model import MpsOrder, SharedGpu
 
@@ -46,17 +47,13 @@ async def _mps(host: Host, handle: RoleHandle) -> None:
 
 def order_of(options: AgentOptions, config: ConfigText, inventory: Inventory) -> MpsOrder:
     """What the device plugin offers as shared by MPS, by its own plan. Raises ConfigError."""
-    from kgpu.deviceplugin.config import resolve
     from kgpu.deviceplugin.plan import plan
     from kgpu.formats.plugin_config import SharingKind
-    from kgpu.formats.plugin_config_parse import parse_config
     from kgpu.mps.model import MpsOrder, MpsShare
 
     if config.problem is not None:
         raise config.problem
-    text = parse_config(config.text, source=config.name)
-    overrides = {**options.overrides_of(DRIVER_PLACE), **options.overrides_of(ROLE.name)}
-    settings = resolve(text, overrides=overrides, env=options.env)
+    settings = _settings(options, config)
     if settings.sharing is None or settings.sharing.kind is not SharingKind.MPS:
         return MpsOrder()
     known = {gpu.uuid: gpu for gpu in inventory.accelerators}
@@ -70,6 +67,19 @@ def order_of(options: AgentOptions, config: ConfigText, inventory: Inventory) ->
             gpus = tuple(_shared(known[uuid], count) for uuid, count in replicas.items())
             shares.append(MpsShare(resource=resource.name, gpus=gpus))
     return MpsOrder(root=mps_root(options, settings.mps_root), shares=tuple(shares))
+
+
+def _settings(options: AgentOptions, config: ConfigText) -> PluginSettings:
+    """The device plugin's. Raises ConfigError."""
+    from kgpu.deviceplugin.config import resolve
+    from kgpu.formats.plugin_config_parse import parse_config
+
+    overrides = {**options.overrides_of(DRIVER_PLACE), **options.overrides_of(ROLE.name)}
+    return resolve(parse_config(config.text, source=config.name), overrides=overrides, env=options.env)
+
+
+def _agree(options: AgentOptions, config: ConfigText) -> None:
+    _settings(options, config)
 
 
 def mps_root(options: AgentOptions, configured_root: str) -> str:
@@ -99,4 +109,4 @@ def _flags() -> tuple[Any, ...]:
     return FLAGS
 
 
-ROLE: Final = Role("mps", _mps, aliases=("mps-control-daemon",), flags=_flags, configured=True)
+ROLE: Final = Role("mps", _mps, aliases=("mps-control-daemon",), flags=_flags, configured=True, agree=_agree)

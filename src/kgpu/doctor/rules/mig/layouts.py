@@ -361,7 +361,9 @@ def _log_step(snapshot: Snapshot, node: Node) -> tuple[Remedy, ...]:
     rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
 )
 def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
-    """The text has to be under the key config.yaml and to have mig-configs."""
+    """The text has to have mig-configs, and to be under the key config.yaml; kgpu's operator also takes
+    config-default.yaml.
+    """
     config = mig_config(snapshot)
     if (
         config.told_by is None
@@ -370,7 +372,8 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
     ):
         return
     keys = ", ".join(config.source.map("data")) if config.source else ""
-    what = f"has no readable {stack_config.MIG_KEY} (its keys: {keys or 'none'})" if config.source else "does not exist"
+    wanted = " or ".join(config.keys)
+    what = f"has no readable {wanted} (its keys: {keys or 'none'})" if config.source else "does not exist"
     yield Finding(
         subject=config.source.subject if config.source else config.told_by.subject,
         cause=f"{config.told_by} tells the MIG manager to use ConfigMap {config.name}, which {what}",
@@ -378,7 +381,7 @@ def wrong_key(snapshot: Snapshot) -> Iterator[Finding]:
         remedy=(
             Remedy("with the file of layouts in place of FILE:"),
             remedies.config_map_of_file(
-                config.source.namespace if config.source else "gpu-operator", config.name, stack_config.MIG_KEY
+                config.source.namespace if config.source else "gpu-operator", config.name, config.key
             ),
             Remedy("then set the label nvidia.com/mig.config again"),
         ),
@@ -401,7 +404,7 @@ def nobody_told(snapshot: Snapshot) -> Iterator[Finding]:
             if obj.namespace in spaces
             and not obj.name.startswith(("default-mig", "mig-parted-config"))
             and not obj.owner
-            and stack_config.layouts(obj.map("data").get(stack_config.MIG_KEY))
+            and _layouts(obj.map("data"))
         }
         for obj in own.values():
             named = {"spec": {"migManager": {"config": {"name": obj.name}}}}
@@ -413,16 +416,21 @@ def nobody_told(snapshot: Snapshot) -> Iterator[Finding]:
                 ),
                 evidence=(
                     policy.cite("spec.migManager.config"),
-                    obj.cite(f"data[{stack_config.MIG_KEY}]", "mig-configs"),
+                    obj.cite(f"data[{stack_config.mig_key(obj.map('data'))}]", "mig-configs"),
                 ),
                 remedy=(remedies.patch_policy(policy.name, named),),
                 level=Level.PROBLEM if _wants(snapshot, obj.map("data")) else Level.NOTE,
             )
 
 
-def _wants(snapshot: Snapshot, data: Any) -> bool:
+def _layouts(data: Mapping[str, Any]) -> Mapping[str, tuple[Layout, ...]]:
+    """The layouts in a ConfigMap, by name."""
+    return stack_config.layouts(data.get(stack_config.mig_key(data))) or {}
+
+
+def _wants(snapshot: Snapshot, data: Mapping[str, Any]) -> bool:
     """Whether a node asks for one of these layouts."""
-    known = stack_config.layouts(data.get(stack_config.MIG_KEY)) or {}
+    known = _layouts(data)
     used = mig_config(snapshot).layouts or {}
     return any(wanted_mig(node) in known and wanted_mig(node) not in used for node in snapshot.nodes.values())
 
