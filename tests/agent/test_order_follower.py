@@ -204,6 +204,7 @@ async def test_holders_are_followed_and_a_silent_kubelet_is_told(world: World) -
     world.holdings.now = (held("b", ILL.uuid), held("a", f"{ILL.uuid}::4"), held("c", WELL.uuid))
     answer = await world.fulfilled(OrderStep.WITHDRAW)
     assert [pod.name for pod in answer.holders] == ["a", "b"]
+    assert [pod.name for pod in answer.elsewhere or ()] == ["c"]
     world.holdings.now = (held("c", WELL.uuid),)
     await world.until(lambda: world.answer and not world.answer.holders)
     asked = world.holdings.asked

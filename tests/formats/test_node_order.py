@@ -121,6 +121,8 @@ def test_an_answer_that_waits_or_refuses_fulfils_nothing() -> None:
 def test_holders_without_room_are_counted() -> None:
     holders = tuple(HolderPod(namespace="team", name=f"pod-{index}") for index in range(MAX_HOLDERS + 3))
     assert answer(GIVEN, holders=holders).more == 3
+    assert answer(GIVEN, elsewhere=holders).elsewhere is None, "some of them would say that the others have none"
+    assert answer(GIVEN, elsewhere=holders[:2]).elsewhere == holders[:2]
 
 
 @given(st.text(max_size=400), st.text(max_size=400), st.text(max_size=400))

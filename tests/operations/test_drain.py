@@ -215,3 +215,14 @@ def test_which_pods_use_gpus(resource: str, uses: bool, kind: str) -> None:
     asks = {"name": "c", "resources": {"limits": {resource: "1"}}}
     obj = {"metadata": {"name": "p"}, "spec": {kind: [{"name": "other"}, asks]}}
     assert read_pod(obj).uses_gpus is uses
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "count", "has"),
+    [("containers", {}, "1", True), ("initContainers", {"restartPolicy": "Always"}, 1, True),
+     ("initContainers", {}, "1", False), ("containers", {}, "0", False), ("containers", {}, 0, False)],
+)  # fmt: skip
+def test_which_pods_the_kubelet_names_with_devices(kind: str, row: Mapping[str, str], count: Any, has: bool) -> None:
+    for resource, ours in (("nvidia.com/mig-1g.10gb", True), ("amd.com/gpu", False), ("cpu", False)):
+        asks = {"name": "c", "resources": {"limits": {resource: count}}, **row}
+        assert read_pod({"metadata": {"name": "p"}, "spec": {kind: [asks]}}).has_devices is (has and ours)

@@ -87,6 +87,28 @@ async def test_only_the_pods_that_hold_it_go_and_the_node_is_told() -> None:
         assert last.message == "the GPUs are cut as all-1g.10gb asks, and well"
 
 
+async def test_a_pod_that_the_kubelet_does_not_name_yet_is_waited_for() -> None:
+    """A kubelet that has just started lists no pod for a moment: that is not to say that nobody has these GPUs."""
+
+    def restarted(cluster: Cluster) -> None:
+        asks = {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}
+        cluster.pod("train-2", "n1", spec=asks)
+        agent = cluster.machines["n1"].agent
+        agent.holders, agent.unnamed = [], {"train-2"}
+
+    async with change(restarted) as (cluster, engine):
+        await engine.run_for(10)
+        (operation,) = made(cluster)
+        assert operation["status"]["phase"] == "Draining"
+        (waiting,) = operation["status"]["drain"]["waiting"]
+        assert (waiting["name"], waiting["why"]) == ("train-2", "the kubelet does not say yet which devices it has")
+        agent = cluster.machines["n1"].agent
+        agent.holders, agent.unnamed = ["train-2"], set()
+        await engine.run_for(15)
+        assert outcome(cluster) == ("Succeeded", "MigChanged")
+        assert cluster.evictions == ["default/train-2"]
+
+
 async def test_the_node_is_never_cordoned_and_the_steps_come_in_order() -> None:
     async with change(nothing) as (cluster, engine):
         seen = await orders(cluster, engine)

@@ -39,11 +39,14 @@ def daemon_set(api: FakeApi, namespace: str, name: str, **node_selector: str) ->
     api.put(DAEMON_SETS, {"metadata": metadata, "spec": {"template": template(NEW, **node_selector)}})
 
 
-def driver_pod(api: FakeApi, namespace: str, image: str, name: str = "driver-one", **metadata: str) -> None:
+def driver_pod(
+    api: FakeApi, namespace: str, image: str, name: str = "driver-one", *, ready: bool = True, **metadata: str
+) -> None:
     made = template(image)
     owner = {"kind": "DaemonSet", "name": "nvidia-driver-daemonset", "controller": True}
     made["metadata"] |= {"name": name, "namespace": namespace, "ownerReferences": [owner], **metadata}
     made["spec"]["nodeName"] = "one"
+    made["status"] = {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
     api.put(PODS, made)
 
 
@@ -77,6 +80,12 @@ async def test_a_node_that_is_not_there_or_has_no_driver_of_kgpu_is_refused() ->
     api.put(NODES, {"metadata": {"name": "one"}})
     with pytest.raises(ConfigError, match="are none"):
         await wanted_driver(api, "one")
+
+
+async def test_a_pod_that_fails_at_that_driver_may_be_tried_again() -> None:
+    api = cluster()
+    driver_pod(api, "gpu-operator", NEW, ready=False)
+    assert (await wanted_driver(api, "one")).version == "570.86.15"
 
 
 async def test_a_node_whose_pod_is_of_that_driver_is_refused_and_a_pod_that_goes_does_not_count() -> None:

@@ -133,6 +133,8 @@ class SimAgent:
         self.refuses = ""
         self.holders: list[str] = []
         """The names of pods in the namespace default that hold each ordered GPU, while they are there."""
+        self.unnamed: set[str] = set()
+        """The names of pods that the kubelet does not list."""
         self.lists: tuple[str, ...] | None = None
         """The GPUs that the driver lists after a reset; None for all that are asked about."""
         self.told_of_reset: list[bool] = []
@@ -151,7 +153,9 @@ class SimAgent:
             return encode(answer(given, refused=self.refuses))
         holders = tuple(HolderPod(namespace="default", name=name) for name in self.holders if name in pods)
         if given.step is OrderStep.WITHDRAW:
-            return encode(answer(given, holders=holders))
+            others = pods.difference(self.holders, self.unnamed)
+            elsewhere = tuple(HolderPod(namespace="default", name=name) for name in others)
+            return encode(answer(given, holders=holders, elsewhere=elsewhere))
         self._machine.released = given.step is OrderStep.RELEASE or given.released
         if given.step is OrderStep.CHANGE:
             return encode(self.mig.change(given))

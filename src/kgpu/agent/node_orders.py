@@ -137,6 +137,15 @@ def holders(order: NodeOrder, holdings: Iterable[Holding], inventory: Inventory 
     return tuple(sorted(found))
 
 
+def elsewhere(holders: Iterable[HolderPod], holdings: Iterable[Holding]) -> tuple[HolderPod, ...]:
+    """The pods that have other devices than the ``holders``: the operator knows by them whom the kubelet has not named.
+
+    A kubelet that has just started names pods only once it has heard of them from the API server.
+    """
+    pods = {HolderPod(namespace=holding.namespace, name=holding.pod) for holding in holdings}
+    return tuple(sorted(pods - set(holders)))
+
+
 def _is_of(
     device: str, holding: Holding, wanted: frozenset[str], owners: Mapping[str, str], numbers: Mapping[int, str]
 ) -> bool:

@@ -195,7 +195,8 @@ class OrderFollower:
                 waits = "; ".join(filter(None, (answered.waits, others)))
                 result = answered.result or await beside(peers.result, order)
                 wanted = encode(answer(
-                    order, waits=waits, refused=answered.refused, holders=answered.holders, result=result
+                    order, waits=waits, refused=answered.refused, holders=answered.holders,
+                    elsewhere=answered.elsewhere, result=result,
                 ))  # fmt: skip
         if wanted != self._wanted:
             self._wanted = wanted
@@ -217,9 +218,9 @@ class OrderFollower:
             return answer(order, waits=f"{UNCHECKED}: {trouble}")
         if order.exchange:
             return await self._exchange(standing)
-        pods, silent = await self._holders(standing)
+        pods, others, silent = await self._holders(standing)
         if order.step is OrderStep.WITHDRAW:
-            return answer(order, waits=silent, holders=pods)
+            return answer(order, waits=silent, holders=pods, elsewhere=others)
         if order.step is OrderStep.RELEASE:
             return answer(order, waits=await self._release(standing), holders=pods)
         if order.step is OrderStep.CHANGE:
@@ -269,13 +270,14 @@ class OrderFollower:
             self.heed()
         return ""
 
-    async def _holders(self, standing: Standing) -> tuple[tuple[HolderPod, ...], str]:
-        """The pods that hold the GPUs, and why that is not known."""
+    async def _holders(self, standing: Standing) -> tuple[tuple[HolderPod, ...], tuple[HolderPod, ...], str]:
+        """The pods that hold the GPUs, those that hold other devices, and why that is not known."""
         try:
             held = await self._context.holdings.holdings()
         except KubeletError as error:
-            return (), f"the kubelet does not say who holds the GPUs: {error.what}"
-        return node_orders.holders(standing.order, held, self._inventory), ""
+            return (), (), f"the kubelet does not say who holds the GPUs: {error.what}"
+        pods = node_orders.holders(standing.order, held, self._inventory)
+        return pods, node_orders.elsewhere(pods, held), ""
 
     async def _release(self, standing: Standing) -> str:
         """Close the driver; returns what that waits for."""

@@ -90,9 +90,10 @@ class OrderedGpu(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 class OrderAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """``step`` is in force for the order ``id``. ``waits`` is why it is not, and ``refused`` why it never will be, ""
-    otherwise. ``holders`` are known from the kubelet; ``more`` are not named for want of room. ``driver`` is the
-    release that is loaded after an exchange, by a reading that is newer than the step ``resume``. ``result`` is what
-    has come of the step ``change``, None while it is under way.
+    otherwise. ``holders`` are known from the kubelet; ``more`` are not named for want of room. ``elsewhere`` are the
+    pods that have other devices of this node; None where they are too many, or the agent's version does not tell.
+    ``driver`` is the release that is loaded after an exchange, by a reading that is newer than the step ``resume``.
+    ``result`` is what has come of the step ``change``, None while it is under way.
     """
 
     version: int
@@ -102,6 +103,7 @@ class OrderAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     refused: str = ""
     holders: tuple[HolderPod, ...] = ()
     more: int = 0
+    elsewhere: tuple[HolderPod, ...] | None = None
     gpus: tuple[OrderedGpu, ...] = ()
     driver: str = ""
     result: ChangeResult | None = None
@@ -137,13 +139,15 @@ def exchange_order(*, act: str, boot: str, step: OrderStep) -> NodeOrder:
 
 def answer(
     given: NodeOrder, *, waits: str = "", refused: str = "", holders: tuple[HolderPod, ...] = (),
-    gpus: tuple[OrderedGpu, ...] = (), driver: str = "", result: ChangeResult | None = None,
+    elsewhere: tuple[HolderPod, ...] | None = None, gpus: tuple[OrderedGpu, ...] = (), driver: str = "",
+    result: ChangeResult | None = None,
 ) -> OrderAnswer:  # fmt: skip
     """The answer to an order, short by construction."""
-    named = tuple(sorted(set(holders)))
+    named, others = tuple(sorted(set(holders))), tuple(sorted(set(elsewhere or ())))
     return OrderAnswer(
         version=VERSION, id=given.id, step=given.step, waits=one_line(waits, MAX_TEXT),
         refused=one_line(refused, MAX_TEXT), holders=named[:MAX_HOLDERS], more=max(0, len(named) - MAX_HOLDERS),
+        elsewhere=None if elsewhere is None or len(others) > MAX_HOLDERS else others,
         gpus=tuple(_short(gpu) for gpu in gpus[:MAX_GPUS]), driver=one_line(driver, MAX_ID),
         result=_short_result(result),
     )  # fmt: skip
@@ -175,13 +179,10 @@ def read_answer(annotations: Mapping[str, str]) -> OrderAnswer | None:
     given = _read(annotations, names.OPERATION_REPORT_ANNOTATION, OrderAnswer)
     if given is None:
         return None
-    holders = tuple(
-        HolderPod(namespace=one_line(pod.namespace, MAX_NAME), name=one_line(pod.name, MAX_NAME))
-        for pod in given.holders[:MAX_HOLDERS]
-    )
     return msgspec.structs.replace(
         given, id=one_line(given.id, MAX_ID), waits=one_line(given.waits, MAX_TEXT),
-        refused=one_line(given.refused, MAX_TEXT), holders=holders, more=max(0, given.more),
+        refused=one_line(given.refused, MAX_TEXT), holders=_short_pods(given.holders), more=max(0, given.more),
+        elsewhere=None if given.elsewhere is None else _short_pods(given.elsewhere),
         gpus=tuple(_short(gpu) for gpu in given.gpus[:MAX_GPUS]), driver=one_line(given.driver, MAX_ID),
         result=_short_result(given.result),
     )  # fmt: skip
@@ -193,6 +194,13 @@ _Document = TypeVar("_Document", NodeOrder, OrderAnswer)
 def _read(annotations: Mapping[str, str], key: str, kind: type[_Document]) -> _Document | None:
     document = typed.read(annotations.get(key, ""), kind, most=MAX_BYTES)
     return document if document is not None and document.version == VERSION else None
+
+
+def _short_pods(pods: tuple[HolderPod, ...]) -> tuple[HolderPod, ...]:
+    return tuple(
+        HolderPod(namespace=one_line(pod.namespace, MAX_NAME), name=one_line(pod.name, MAX_NAME))
+        for pod in pods[:MAX_HOLDERS]
+    )
 
 
 def _short_result(result: ChangeResult | None) -> ChangeResult | None:

@@ -161,9 +161,27 @@ def _holders(operation: Operation, world: World, pods: tuple[NodePod, ...]) -> D
     if operation.mig_drain is MigDrain.NONE:
         going = (WaitingPod(namespace=pod.namespace, name=pod.name, why=UNASKED) for pod in holders)
         state, stays = DrainState(waiting=tuple(going)), ()
+    freeing += _unnamed(pods, named, answer)
     more = answer.more if answer is not None else 0
     unnamed = (WaitingPod(namespace="", name=f"{more} more", why="its agent has no room to name them"),) if more else ()
     return dataclasses.replace(
         state, refused=(*state.refused, *stays), waiting=(*state.waiting, *freeing, *unnamed), stranded=(),
         hopeless="" if freeing or unnamed else state.hopeless,
     )  # fmt: skip
+
+
+def _unnamed(
+    pods: tuple[NodePod, ...], holders: set[tuple[str, str]], answer: OrderAnswer | None
+) -> tuple[WaitingPod, ...]:
+    """The pods with devices of which the kubelet has not said which: these GPUs may be among them.
+
+    It has just started, or has given a pod a device in the moment in which the GPUs were withdrawn.
+    """
+    if answer is None or answer.elsewhere is None:
+        return ()
+    known = holders | {(pod.namespace, pod.name) for pod in answer.elsewhere}
+    return tuple(
+        WaitingPod(namespace=pod.namespace, name=pod.name, why="the kubelet does not say yet which devices it has")
+        for pod in pods
+        if pod.has_devices and not pod.ended and (pod.namespace, pod.name) not in known
+    )

@@ -314,6 +314,8 @@ class NodePod:
     """Seconds that its containers get to end, from its spec."""
     uses_gpus: bool = False
     """Whether it asks for GPUs, or has resource claims."""
+    has_devices: bool = False
+    """Whether a container that stays asks the device plugin for NVIDIA's devices."""
 
     @property
     def ended(self) -> bool:
@@ -340,7 +342,7 @@ def read_pod(obj: Mapping[str, Any]) -> NodePod:
         finalizers=tuple(map(str, items(metadata.get("finalizers")))),
         tolerates_cordon=any(_tolerates_cordon(mapping(row)) for row in items(spec.get("tolerations"))),
         created=_moment(metadata.get("creationTimestamp")), labels=strings(metadata.get("labels")),
-        grace=_grace(spec), uses_gpus=asks_for_gpus(obj),
+        grace=_grace(spec), uses_gpus=asks_for_gpus(obj), has_devices=_has_devices(spec),
     )  # fmt: skip
 
 
@@ -357,6 +359,15 @@ def asks_for_gpus(obj: Mapping[str, Any]) -> bool:
     return bool(items(spec.get("resourceClaims"))) or any(
         _is_of_gpus(str(resource)) for limits in asked for resource in limits
     )
+
+
+def _has_devices(spec: Mapping[str, Any]) -> bool:
+    """Whether the kubelet names the pod as one that has NVIDIA's devices: of init containers it only names sidecars."""
+    sidecars = [row for row in map(mapping, items(spec.get("initContainers"))) if row.get("restartPolicy") == "Always"]
+    containers = (*map(mapping, items(spec.get("containers"))), *sidecars)
+    limits = (mapping(mapping(row.get("resources")).get("limits")) for row in containers)
+    asked = (resource for row in limits for resource, count in row.items() if str(count) != "0")
+    return any(str(resource).startswith(f"{names.NVIDIA_DOMAIN}/") for resource in asked)
 
 
 def _is_of_gpus(resource: str) -> bool:

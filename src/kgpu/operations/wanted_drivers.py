@@ -9,7 +9,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.plain import mapping, strings, text
 from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import OperationDriver
-from kgpu.formats.driver_revision import release_of, revision_of
+from kgpu.formats.driver_revision import DriverRevision, release_of, revision_of
 from kgpu.kube.kinds import DAEMON_SETS
 from kgpu.kube.operator_namespace import operator_namespace
 from kgpu.kube.port import NODES, PODS, KubeApi, Object, Selector
@@ -43,7 +43,7 @@ async def wanted_driver(api: KubeApi, node: str) -> OperationDriver:
     metadata = mapping(daemon_set.get("metadata"))
     wanted = revision_of(mapping(mapping(daemon_set.get("spec")).get("template")))
     running = await _running(api, namespace, node, text(metadata.get("name")))
-    if not next_one and running is not None and running.daemon_set and running.revision.is_same(wanted):
+    if not next_one and _runs(running, wanted):
         name = release_of(wanted.image) or wanted.image
         raise ConfigError(
             f"the driver's pod on {node} is of driver {name} already", "a node whose pod is of another one",
@@ -54,6 +54,11 @@ async def wanted_driver(api: KubeApi, node: str) -> OperationDriver:
         image=wanted.image, version=release_of(wanted.image),
         from_version=release_of(running.revision.image) if running is not None else "",
     )  # fmt: skip
+
+
+def _runs(pod: DriverPod | None, wanted: DriverRevision) -> bool:
+    """Whether the pod has that driver at work. One that is not ready may have failed at it, which is worth a retry."""
+    return pod is not None and pod.ready and bool(pod.daemon_set) and pod.revision.is_same(wanted)
 
 
 def _fitting(daemon_sets: Iterable[Object], labels: Mapping[str, str], next_one: str) -> list[Object]:
