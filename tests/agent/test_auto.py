@@ -69,6 +69,22 @@ async def test_changed_environment_restarts_only_its_role(cluster, started, role
     assert started.log.count("+two") == 1
 
 
+async def test_a_document_for_pods_of_their_own_changes_nothing_for_an_agent_of_all_roles(
+    cluster, started, roles, tmp_path
+):
+    """It has no environment: where the layout changes, the agent is about to be removed."""
+    told = {**BOTH.roles, "one": role_config(env={"MIG_STRATEGY": "single"})}
+    cluster.tell(msgspec.structs.replace(BOTH, roles=told))
+    cluster.label(plugin="true", **{"gpu-feature-discovery": "true"})
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: {"+one", "+two"} <= set(started.log))
+        cluster.tell(msgspec.structs.replace(BOTH, own_pods=True, generation=4))
+        await asyncio.sleep(0.5)
+        assert (started.log.count("+one"), "-one" in started.log) == (1, False)
+        cluster.tell(msgspec.structs.replace(BOTH, generation=5))
+        await eventually(lambda: started.log.count("+one") == 2)
+
+
 async def test_the_document_ends_a_role_that_it_no_longer_names(cluster, started, roles, tmp_path):
     cluster.tell(BOTH)
     cluster.label(plugin="true", **{"gpu-feature-discovery": "true"})

@@ -113,6 +113,7 @@ def with_driver(cluster: Cluster, *, running: str, node: str = "n1", owned: bool
     own = {"name": "driver-x", "namespace": "gpu-operator", "labels": component, "ownerReferences": owners}
     pod["metadata"] |= own
     pod["spec"]["nodeName"] = node
+    pod["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
     cluster.put(PODS, pod)
 
 

@@ -115,7 +115,7 @@ class AutoAgent(AgentProcess):
             server = await self.serve_pages(self._routes())
             self.orders = orders = Orders(
                 self.api(), node=options.node_name, namespace=options.namespace, state_dir=options.state_dir,
-                decide=self.decide, patience=self._patience,
+                decide=self.decide, patience=self._patience, whole=not self._part,
             )  # fmt: skip
             writer = AnnotationWriter(self.api, orders, node=options.node_name, make=self.report, part=self._part)
             self._writer = writer

@@ -50,11 +50,14 @@ class Orders:
         decide: AdviceSink,
         clock: Clock | None = None,
         patience: float = PATIENCE,
+        whole: bool = False,
     ) -> None:
+        """``whole``: an agent of all roles, which does not obey a document for pods of their own (``AgentConfig``)."""
         self._api = api
         self._clock = clock or SystemClock()
         self._decide = decide
         self._patience = patience
+        self._whole = whole
         self._memory = state_dir / MEMORY
         self._name = node
         self._key = (namespace, names.AGENT_CONFIG_MAP)
@@ -185,10 +188,9 @@ class Orders:
                     "the document that the operator writes",
                     "see that the operator runs; it writes it",
                 )
-            if text != self._text:
-                self.config = decode(text, source=self._where)
-                self._text = text
-                log.info("configuration of ClusterPolicy generation %d", self.config.generation)
+            if text != self._text and self._obeys(config := decode(text, source=self._where)):
+                self.config, self._text = config, text
+                log.info("configuration of ClusterPolicy generation %d", config.generation)
             self.problem = None
             self._complaint.over()
         except ConfigError as error:
@@ -199,6 +201,9 @@ class Orders:
             self._complaint.tell(
                 Advice.from_error(error, subject=self._where, reason="AgentConfigRefused", severity=severity)
             )
+
+    def _obeys(self, config: AgentConfig) -> bool:
+        return not (self._whole and config.own_pods and not config.leaving)
 
     async def _recall(self) -> bool:
         """Fill in what is not known from the remembered orders, once; True if there were any."""
@@ -211,7 +216,7 @@ class Orders:
             config = decode(text, source=str(self._memory))
         except (OSError, ValueError, KeyError, TypeError, RecursionError, ConfigError):
             return False
-        if self.config is None:
+        if self.config is None and self._obeys(config):
             self.config, self._text = config, text
         if not self.uid:
             self.labels = labels

@@ -50,6 +50,8 @@ class AgentConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     node feature discovery is there that turns them into labels; otherwise they are written to the Node.
     ``other_discovery``: a node feature discovery other than kgpu's works in this cluster. ``take_over_features``: none
     does, by the administrator's word, and the keys that one has left on a Node are kgpu's.
+    ``own_pods``: operands have pods of their own, with environment, files and arguments there and not here, so that an
+    agent of all roles goes on as it was told before until it is removed.
     ``driver_root`` is where the driver is on the host, "" to look: the install folder if a driver is there, else
     ``host_root``. Paths are the host's.
     """
@@ -60,6 +62,7 @@ class AgentConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     other_discovery: bool = False
     take_over_features: bool = False
     leaving: bool = False
+    own_pods: bool = False
     driver_root: str = ""
     driver_install_dir: str = DRIVER_INSTALL_DIR
     host_root: str = "/"

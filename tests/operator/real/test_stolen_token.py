@@ -123,8 +123,12 @@ class Asker:
         if method == "PATCH":
             headers["Content-Type"] = "application/merge-patch+json"
         text = json.dumps(body) if body is not None else None
-        self.connection.request(method, path, text, headers)
-        answer = self.connection.getresponse()
+        try:
+            self.connection.request(method, path, text, headers)
+            answer = self.connection.getresponse()
+        except http.client.RemoteDisconnected:  # an API server ends connections that have been idle
+            self.connection.request(method, path, text, headers)
+            answer = self.connection.getresponse()
         return answer.status, answer.read().decode(errors="replace")
 
     def close(self) -> None:

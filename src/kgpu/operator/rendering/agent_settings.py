@@ -47,6 +47,7 @@ def agent_config(policy: Policy, settings: OperatorSettings, observed: ObservedC
         other_discovery=observed.foreign_nfd,
         take_over_features=settings.other_discovery is OtherPresence.IGNORE,
         leaving=policy.deleting,
+        own_pods=not in_agent,
         driver_install_dir=paths.driver_install_dir,
         host_root=paths.root_fs,
         generation=policy.generation,
