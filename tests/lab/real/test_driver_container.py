@@ -350,6 +350,9 @@ def test_a_driver_that_fails_on_the_real_node_stops_the_rollout_and_the_others_k
     for name in failing:
         container_settings.change(fleet[name], fail=phase)
     with DriverSampler(node.kubeconfig, fleet) as watched:
+        # A pod's words can be read a moment before the API server calls it Running.
+        until(lambda: watched.samples and all(watched.samples[-1].pods.values()), "a pod to run on each node")
+        first = watched.samples[-1]
         want(node, version, auto=True, **({"startupProbe": SOON} if phase == "probe" else {}))
         until(lambda: states(node, version, "reason").get(kept) == ROLLOUT_STOPPED, "the rollout to stop", 900)
         made = operations(node, version)
@@ -380,7 +383,6 @@ def test_a_driver_that_fails_on_the_real_node_stops_the_rollout_and_the_others_k
     assert code == 3
     for word in (*failing, cause, f"kgpu operations approve {made[kept]['metadata']['name']}"):
         assert word in shown
-    first = watched.samples[0]
     assert (stopped.loaded[kept], stopped.pods[kept], stopped.cordoned) == (
         first.loaded[kept], first.pods[kept], frozenset(),
     )  # fmt: skip
