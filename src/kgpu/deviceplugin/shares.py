@@ -13,7 +13,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.deviceplugin.config import PluginSettings
 from kgpu.deviceplugin.model import REPLICA_SEPARATOR, PluginDevice, PluginResource, SharingRefusal
-from kgpu.formats.plugin_config import MPS_CLIENTS, MPS_CLIENTS_BEFORE, VOLTA, SharedResource, Sharing, SharingKind
+from kgpu.formats.plugin_config import SharedResource, Sharing, SharingKind, most_mps_clients
 from kgpu.hw.vendor import Vendor
 
 IMPOSSIBLE = "SharingImpossible"
@@ -134,8 +134,7 @@ def _shareable(
         return devices
     kept: list[PluginDevice] = []
     for device in devices:
-        capability = device.unit.compute_capability
-        limit = MPS_CLIENTS if capability is None or capability >= VOLTA else MPS_CLIENTS_BEFORE
+        limit = most_mps_clients(device.unit.compute_capability)
         if entry.replicas <= limit:
             kept.append(device)
         else:

@@ -22,6 +22,12 @@ MPS_CLIENTS = 48
 MPS_CLIENTS_BEFORE = 16
 """The same on an older one."""
 
+
+def most_mps_clients(capability: tuple[int, int] | None) -> int:
+    """How many clients a server takes on a GPU of this compute capability. None: unknown, a new one is assumed."""
+    return MPS_CLIENTS if capability is None or capability >= VOLTA else MPS_CLIENTS_BEFORE
+
+
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 

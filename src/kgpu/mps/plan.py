@@ -13,7 +13,7 @@ from typing import Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.formats import mps_folders
-from kgpu.formats.plugin_config import MPS_CLIENTS, MPS_CLIENTS_BEFORE, VOLTA
+from kgpu.formats.plugin_config import most_mps_clients
 from kgpu.mps.model import DaemonSpec, MpsOrder, MpsPlan, MpsShare, SharedGpu, ShareRefusal
 
 OLDEST: Final = (3, 5)
@@ -34,8 +34,8 @@ class Refusal:
 
 
 def most_clients(gpu: SharedGpu) -> int:
-    """How many clients a server takes on this GPU. Where the generation is unknown, a new one is assumed."""
-    return MPS_CLIENTS if gpu.capability is None or gpu.capability >= VOLTA else MPS_CLIENTS_BEFORE
+    """How many clients a server takes on this GPU."""
+    return most_mps_clients(gpu.capability)
 
 
 REFUSALS: Final = (

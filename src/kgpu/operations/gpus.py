@@ -161,16 +161,16 @@ def _holders(operation: Operation, world: World, pods: tuple[NodePod, ...]) -> D
     if operation.mig_drain is MigDrain.NONE:
         going = (WaitingPod(namespace=pod.namespace, name=pod.name, why=UNASKED) for pod in holders)
         state, stays = DrainState(waiting=tuple(going)), ()
-    freeing += _unnamed(pods, named, answer)
+    unlisted = _unlisted(pods, named, answer)
     more = answer.more if answer is not None else 0
     unnamed = (WaitingPod(namespace="", name=f"{more} more", why="its agent has no room to name them"),) if more else ()
     return dataclasses.replace(
-        state, refused=(*state.refused, *stays), waiting=(*state.waiting, *freeing, *unnamed), stranded=(),
-        hopeless="" if freeing or unnamed else state.hopeless,
+        state, refused=(*state.refused, *stays), waiting=(*state.waiting, *freeing, *unlisted, *unnamed),
+        stranded=(), hopeless="" if freeing or unlisted or unnamed else state.hopeless,
     )  # fmt: skip
 
 
-def _unnamed(
+def _unlisted(
     pods: tuple[NodePod, ...], holders: set[tuple[str, str]], answer: OrderAnswer | None
 ) -> tuple[WaitingPod, ...]:
     """The pods with devices of which the kubelet has not said which: these GPUs may be among them.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -355,19 +355,22 @@ def asks_for_gpus(obj: Mapping[str, Any]) -> bool:
     """Whether a container of a Pod asks for accelerators, or the Pod has resource claims."""
     spec = mapping(obj.get("spec"))
     containers = map(mapping, (*items(spec.get("containers")), *items(spec.get("initContainers"))))
-    asked = (mapping(mapping(row.get("resources")).get("limits")) for row in containers)
-    return bool(items(spec.get("resourceClaims"))) or any(
-        _is_of_gpus(str(resource)) for limits in asked for resource in limits
-    )
+    return bool(items(spec.get("resourceClaims"))) or any(_is_of_gpus(resource) for resource, _ in _limits(containers))
+
+
+def _limits(containers: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Each resource that containers ask for, and how much of it."""
+    for container in containers:
+        for resource, quantity in mapping(mapping(container.get("resources")).get("limits")).items():
+            yield str(resource), str(quantity)
 
 
 def _has_devices(spec: Mapping[str, Any]) -> bool:
     """Whether the kubelet names the pod as one that has NVIDIA's devices: of init containers it only names sidecars."""
     sidecars = [row for row in map(mapping, items(spec.get("initContainers"))) if row.get("restartPolicy") == "Always"]
     containers = (*map(mapping, items(spec.get("containers"))), *sidecars)
-    limits = (mapping(mapping(row.get("resources")).get("limits")) for row in containers)
-    asked = (resource for row in limits for resource, count in row.items() if str(count) != "0")
-    return any(str(resource).startswith(f"{names.NVIDIA_DOMAIN}/") for resource in asked)
+    own = f"{names.NVIDIA_DOMAIN}/"
+    return any(resource.startswith(own) and quantity != "0" for resource, quantity in _limits(containers))
 
 
 def _is_of_gpus(resource: str) -> bool:
