@@ -402,12 +402,15 @@ async def test_one_process_speaks_for_all_and_waits_for_them(tmp_path: Path) -> 
     speaker = World(peers=OrderPeers(tmp_path, {"deviceplugin"}, lambda: roles))
     other = World(peers=OrderPeers(tmp_path, {"exporter"}, lambda: roles))
     other.users = (DriverUser(pid=5, name="python3"),)
+    other.holdings.problem = KubeletError("no socket", "a kubelet", "start it")
+    speaker.holdings.now = (held("a", ILL.uuid),)
     async with speaker.running(), other.running():
         speaker.order(OrderStep.WITHDRAW)
         await speaker.waits("the process of exporter: it has not followed the order yet")
         other.order(OrderStep.WITHDRAW)
         await other.until(lambda: "act-1" in _text(tmp_path / "operation/exporter"))
-        await speaker.fulfilled(OrderStep.WITHDRAW)
+        told = await speaker.fulfilled(OrderStep.WITHDRAW)
+        assert [pod.name for pod in told.holders] == ["a"]
         other.order(OrderStep.RELEASE)
         await other.until(lambda: "process 5" in _text(tmp_path / "operation/exporter"))
         speaker.order(OrderStep.RELEASE)

@@ -133,19 +133,24 @@ def four_quarters_and_a_whole(mps: MpsLab, *, whole: int) -> None:
     """Four clients have a quarter of one GPU each and get no more; the other GPUs stay as they were."""
     with mps.configured(sharing()):
         mps.until_offered(shared=4, whole=whole - 1)
-        for number in range(4):
-            mps.client(f"quarter-{number}", "--memory", "--bytes", "19000000000", "--hold", "3600")
         mps.client("all", "--memory", "--bytes", "22000000000", resource=GPU_RESOURCE)
-        for number in range(4):
-            mps.until(partial(_has_a_quarter, mps, f"quarter-{number}"), "a quarter for each")
+        four_quarters(mps)
         mps.until(lambda: mps.phase("all") == "Succeeded", "more than a share of a GPU that is not shared")
         assert not _has_a_quarter(mps, "all")
-        mps.kubectl("delete", "pod", "quarter-0", "--grace-period=0", "--force")
-        mps.client("greedy", "--bytes", "22000000000")
-        mps.until(lambda: mps.phase("greedy") == "Failed", "no more than a share")
-        assert "CUDA_ERROR_OUT_OF_MEMORY" in mps.logs("greedy")
     mps.until_offered(whole=whole)
     mps.until(lambda: mps.daemons() == [], "the end of the daemon, which another role sees to")
+
+
+def four_quarters(mps: MpsLab) -> None:
+    """Four clients have a quarter of the shared GPU each, and one that asks for more gets an error."""
+    for number in range(4):
+        mps.client(f"quarter-{number}", "--memory", "--bytes", "19000000000", "--hold", "3600")
+    for number in range(4):
+        mps.until(partial(_has_a_quarter, mps, f"quarter-{number}"), "a quarter for each")
+    mps.kubectl("delete", "pod", "quarter-0", "--grace-period=0", "--force")
+    mps.client("greedy", "--bytes", "22000000000")
+    mps.until(lambda: mps.phase("greedy") == "Failed", "no more than a share")
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in mps.logs("greedy")
 
 
 def _has_a_quarter(mps: MpsLab, pod: str) -> bool:

@@ -124,6 +124,7 @@ class OrderFollower:
         self._resumed = 0.0  # when the step resume was seen, in seconds since boot
         self._inventory: Inventory | None = None
         self._wake = asyncio.Event()
+        self._speaks = True  # not another process of this node; what is asked for an answer depends on it
         self._waits_for_peers = False
         self._wanted: str | None = None  # the answer, "" for none; None while that is not known
         self._news = ChangeNotifier()
@@ -171,6 +172,7 @@ class OrderFollower:
             revision, answered_before = own.revision, answers.revision
             self._wake.clear()
             self.heed()
+            self._speaks = self._context.peers is None or self._context.peers.speaks
             answered = await self._answer() if self._standing is not None else None
             await self._say(answered)
             pause = PEERS_POLL if self._waits_for_peers else POLL
@@ -186,7 +188,7 @@ class OrderFollower:
                 await beside(peers.write, wanted or "")
             except HostError as error:  # whoever speaks waits for this process then
                 log.warning("%s", error.one_line())
-            if not peers.speaks:
+            if not self._speaks:
                 wanted = None
             elif answered is not None and answered.step is not OrderStep.RESUME and self._standing is not None:
                 order = self._standing.order
@@ -271,7 +273,12 @@ class OrderFollower:
         return ""
 
     async def _holders(self, standing: Standing) -> tuple[tuple[HolderPod, ...], tuple[HolderPod, ...], str]:
-        """The pods that hold the GPUs, those that hold other devices, and why that is not known."""
+        """The pods that hold the GPUs, those that hold other devices, and why that is not known.
+
+        Of several processes the one that speaks for all asks the kubelet, and the others know of none.
+        """
+        if not self._speaks:
+            return (), (), ""
         try:
             held = await self._context.holdings.holdings()
         except KubeletError as error:

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgpu.agent.roles import ROLES
 from kgpu.base.errors import ConfigError
 from kgpu.formats import agent_config as agent_format
 from kgpu.formats import names, yaml
 from kgpu.formats.operands import OPERANDS
 from kgpu.operator.model import NodeLayout, Object, ObservedCluster, OtherPresence
 from kgpu.operator.objects import shape
+from kgpu.operator.objects.containers import RUN
 from kgpu.operator.operands import OF_ROLE
 from kgpu.operator.rendering.agent_settings import agent_config
 from tests.operator.objects.scenes import CASES, FULL, HOST_DRIVER, MONITORING, SETTINGS, UBUNTU, Case, node, policy
@@ -48,6 +50,13 @@ def test_the_config_map_has_what_agent_config_says() -> None:
 def test_what_agents_are_told_does_not_restart_them(spec: str) -> None:
     plain = by_key(Case(policy=policy()))[DAEMON_SET]["spec"]
     assert by_key(Case(policy=policy(spec)))[DAEMON_SET]["spec"] == plain
+
+
+def test_in_pods_of_their_own_each_process_that_reads_the_driver_can_speak_for_all() -> None:
+    pods = {role.name: OF_ROLE[role.name].pod for role in ROLES if role.hardware and role.name in OF_ROLE}
+    volumes = {name: set(pod.volumes) for name, pod in pods.items() if pod is not None}
+    assert len(volumes) > 7
+    assert {name for name, has in volumes.items() if not {"pod-resources", RUN} <= has} == set()
 
 
 def test_every_role_of_an_operand_is_told_with_its_label() -> None:

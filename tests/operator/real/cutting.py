@@ -32,9 +32,9 @@ mig-configs:
 
 
 @contextlib.contextmanager
-def to_be_cut(site: Site) -> Iterator[Site]:
+def to_be_cut(site: Site, layout: str = "agent") -> Iterator[Site]:
     """kgpu with MIG strategy mixed and layouts of its own; afterwards no GPU is cut, and nothing of them is there."""
-    site.have("agent", "mig.strategy=mixed")
+    site.have(layout, "mig.strategy=mixed")
     manifest = {
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": LAYOUTS, "namespace": NAMESPACE},
         "data": {"config.yaml": CONFIGS},

@@ -13,7 +13,7 @@ from kgpu.operator.objects import shape
 from kgpu.operator.objects.common import BIDIRECTIONAL, CREATE, HOST_TO_CONTAINER, Scene, field_env, host_volume, mount
 
 RUN: Final = "run-kgpu"
-"""The volume with the GPUs' verdicts, which one role writes and others read."""
+"""The volume with the GPUs' verdicts, which one role writes and others read, and what processes tell each other."""
 
 MPS: Final = "mps-root"
 """The volume of the MPS control daemons: their pipes, marks and shared memory."""
@@ -23,8 +23,10 @@ NODE_STATE: Final = "node-state"
 that see CDI specs, as those may be among it.
 """
 
-DRIVER_VOLUMES: Final = ("host-root", "dev", "run-nvidia", "driver-install-dir", "state")
-"""What a role needs to open the driver and to keep state."""
+DRIVER_VOLUMES: Final = ("host-root", "dev", "run-nvidia", "driver-install-dir", "state", "pod-resources", RUN)
+"""What a role needs to open the driver, to keep state, and to obey an operation on the node's GPUs: any of them may be
+the one that tells who holds these, and what all processes have answered.
+"""
 
 # Measured with all roles on a node with 8 GPUs, plus room for the driver's library to grow.
 RESOURCES: Final[Object] = {"requests": {"cpu": "20m", "memory": "80Mi"}, "limits": {"memory": "256Mi"}}

@@ -14,7 +14,7 @@ from kgpu.operator.injection import mig_strategy, when, with_cdi
 from kgpu.operator.labels import TRUE, deploy
 from kgpu.operator.model import ClusterNode
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.containers import DRIVER_VOLUMES, MPS, NODE_STATE, RUN
+from kgpu.operator.objects.containers import DRIVER_VOLUMES, MPS, NODE_STATE
 from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable
 
 VALIDATOR: Final = BY_ROLE["validator"]
@@ -131,7 +131,7 @@ SPEC: Final = OperandSpec(
     ),
     pod=OperandPod(
         container="nvidia-device-plugin",
-        volumes=(*DRIVER_VOLUMES, "device-plugins", "pod-resources", "cdi", NODE_STATE, RUN, MPS),
+        volumes=(*DRIVER_VOLUMES, "device-plugins", "cdi", NODE_STATE, MPS),
         env=(Variable(names.ENV_WAIT_FOR_VALIDATION, names.VALIDATIONS_DIR),),
     ),
     config_maps=config_maps,

@@ -23,7 +23,7 @@ from kgpu.monitoring.scrape import POD
 from kgpu.operator.injection import when
 from kgpu.operator.model import NodeLayout, Object, Policy
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.containers import DRIVER_VOLUMES, RUN
+from kgpu.operator.objects.containers import DRIVER_VOLUMES
 from kgpu.operator.objects.monitoring import (
     MetricsEndpoint,
     limit_to_role_nodes,
@@ -226,7 +226,7 @@ SPEC: Final = OperandSpec(
     idle_args=_idle_args,
     pod=OperandPod(
         container="nvidia-dcgm-exporter",
-        volumes=(*DRIVER_VOLUMES, "pod-resources", RUN),
+        volumes=DRIVER_VOLUMES,
         port=(CONTAINER_PORT, names.EXPORTER_PORT),
         host_pid=_host_pid,
         annotations=lambda policy: policy.spec.dcgm_exporter.annotations,

@@ -18,7 +18,7 @@ from kgpu.operator.causes import Cause, CauseView, word
 from kgpu.operator.checks import role_cause
 from kgpu.operator.model import ClusterNode, NodeLayout, Object, Policy
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.containers import DRIVER_VOLUMES, NODE_STATE, RUN
+from kgpu.operator.objects.containers import DRIVER_VOLUMES, NODE_STATE
 from kgpu.operator.operand_spec import ConfigFolder, OperandPod, OperandSpec, Variable
 
 OPERAND: Final = BY_ROLE["mig-manager"]
@@ -160,7 +160,7 @@ SPEC: Final = OperandSpec(
     files=_files,
     pod=OperandPod(
         container="nvidia-mig-manager",
-        volumes=(*DRIVER_VOLUMES, "pod-resources", NODE_STATE, RUN),
+        volumes=(*DRIVER_VOLUMES, NODE_STATE),
         env=(
             _in_own_pod("CONFIG_FILE", LAYOUTS_FOLDER),
             _in_own_pod("DEFAULT_CONFIG_FILE", LAYOUTS_FOLDER),

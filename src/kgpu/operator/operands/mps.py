@@ -13,7 +13,7 @@ from kgpu.formats import names
 from kgpu.formats.operands import BY_ROLE
 from kgpu.operator.injection import mig_strategy
 from kgpu.operator.model import Policy
-from kgpu.operator.objects.containers import DRIVER_VOLUMES, MPS, NODE_STATE, RUN
+from kgpu.operator.objects.containers import DRIVER_VOLUMES, MPS, NODE_STATE
 from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable
 from kgpu.operator.operands.deviceplugin import config_maps, mps_root
 
@@ -28,7 +28,7 @@ SPEC: Final = OperandSpec(
     env=(Variable("MPS_ROOT", mps_root), Variable("MIG_STRATEGY", mig_strategy)),
     pod=OperandPod(
         container="mps-control-daemon-ctr",
-        volumes=(*DRIVER_VOLUMES, NODE_STATE, RUN, MPS),
+        volumes=(*DRIVER_VOLUMES, NODE_STATE, MPS),
         host_pid=lambda _: True,
     ),
     config_maps=config_maps,

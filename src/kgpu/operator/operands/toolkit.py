@@ -48,7 +48,7 @@ SPEC: Final = OperandSpec(
     instead_of_args="settings of the toolkit go into toolkit.env",
     pod=OperandPod(
         container="nvidia-container-toolkit-ctr",
-        volumes=(*DRIVER_VOLUMES, "cdi", NODE_STATE, "engines", "pod-resources"),
+        volumes=(*DRIVER_VOLUMES, "cdi", NODE_STATE, "engines"),
         host_pid=lambda _: True,
     ),
     rules=_rules,
