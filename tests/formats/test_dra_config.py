@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kgpu.base.errors import ConfigError
 from kgpu.base.quantity import Quantity
 from kgpu.formats.dra_config import (
-    API_VERSION,
     MPS_GATE,
     TIME_SLICING_GATE,
     ClaimDeviceConfig,
@@ -20,6 +19,7 @@ from kgpu.formats.dra_config import (
     ClaimTimeSlicing,
     parse_parameters,
 )
+from kgpu.formats.names import DRA_PARAMETERS
 
 BOTH = (TIME_SLICING_GATE, MPS_GATE)
 SLICED: dict[str, Any] = {"strategy": "TimeSlicing"}
@@ -27,7 +27,7 @@ SHARED: dict[str, Any] = {"strategy": "MPS"}
 
 
 def of(kind: str = "GpuConfig", **fields: Any) -> dict[str, Any]:
-    return {"apiVersion": API_VERSION, "kind": kind, **fields}
+    return {"apiVersion": DRA_PARAMETERS, "kind": kind, **fields}
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.printable import one_line
 from kgpu.base.quantity import Quantity, QuantityError
 from kgpu.base.suggest import did_you_mean
+from kgpu.formats.names import DRA_PARAMETERS
 
-API_VERSION: Final = "resource.nvidia.com/v1beta1"
 GPU: Final = "gpu"
 MIG: Final = "mig"
 TYPE_OF_KIND: Final = {"GpuConfig": GPU, "MigDeviceConfig": MIG}
@@ -77,10 +77,10 @@ def parse_parameters(parameters: Any, gates: Iterable[str], *, stored: bool = Fa
     ``stored``: they were accepted before, by whichever version, so that gates and unknown keys do not matter.
     """
     if not isinstance(parameters, Mapping):
-        raise _wrong("", f"{_shown(parameters)} is not an object", f"one with apiVersion {API_VERSION} and a kind")
+        raise _wrong("", f"{_shown(parameters)} is not an object", f"one with apiVersion {DRA_PARAMETERS} and a kind")
     version, kind = parameters.get("apiVersion"), parameters.get("kind")
-    if version != API_VERSION:
-        raise _wrong("apiVersion", f"unknown version {_shown(version)}", API_VERSION)
+    if version != DRA_PARAMETERS:
+        raise _wrong("apiVersion", f"unknown version {_shown(version)}", DRA_PARAMETERS)
     if not isinstance(kind, str) or kind not in TYPE_OF_KIND:
         why = _ELSEWHERE.get(kind, "") if isinstance(kind, str) else ""
         expected = " or ".join(TYPE_OF_KIND)

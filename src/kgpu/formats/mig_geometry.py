@@ -277,6 +277,14 @@ def ci_rows(row: InstanceProfile, family: Geometry) -> Iterator[tuple[int, int, 
             yield CI_REV1, slices, row.sm, row.name
 
 
+def whole_ci(row: InstanceProfile, family: Geometry) -> int:
+    """The number of the compute instance that takes a whole GPU instance, which is the driver's default.
+
+    Of two profiles of one name the later one is it: slices of double memory have more multiprocessors than a plain one.
+    """
+    return [number for number, slices, _, _ in ci_rows(row, family) if slices == row.slices][-1]
+
+
 # By what the product's name has, the first that matches; nothing for a GPU without MIG, or of which no table is known.
 _PRODUCTS: Final = tuple(
     (re.compile(pattern), name)

@@ -300,6 +300,7 @@ ENV_HEALTH_CONFIG_FILE: Final = "KGPU_HEALTH_CONFIG_FILE"
 
 # Dynamic Resource Allocation: NVIDIA's driver of GPUs and MIG devices
 DRA_GPU_DRIVER: Final = "gpu.nvidia.com"
+DRA_PARAMETERS: Final = "resource.nvidia.com/v1beta1"
 
 # The kubelet's links to the logs of running containers: pod_namespace_container-id.log
 CONTAINER_LOGS: Final = "/var/log/containers"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.formats.mig_geometry import Geometry, InstanceProfile, ci_rows
+from kgpu.formats.mig_geometry import Geometry, InstanceProfile, ci_rows, whole_ci
 
 COMPUTE_SLICES: Final = (1, 2, 3, 4, 7, 8, 6, 1, 7)
 """Compute slices by the number of the compute instance's profile."""
@@ -102,12 +102,8 @@ class MigStep:
 
 
 def whole_compute(geometry: Geometry, profile: InstanceProfile) -> ComputeProfile:
-    """The compute instance that takes a whole GPU instance, which is the driver's default.
-
-    Of two profiles of one name the later one is it: slices of double memory have more multiprocessors than a plain one.
-    """
-    number, slices, _, _ = [row for row in ci_rows(profile, geometry) if row[1] == profile.slices][-1]
-    return ComputeProfile(number, slices)
+    """The compute instance that takes a whole GPU instance."""
+    return ComputeProfile(whole_ci(profile, geometry), profile.slices)
 
 
 def compute_profiles(geometry: Geometry, profile: InstanceProfile) -> dict[int, ComputeProfile]:

@@ -1,0 +1,1 @@
+"""DRA: GPUs and slices as claims."""

@@ -1,0 +1,85 @@
+"""CDI specs of claims: a file for each, without hooks, which goes with the claim.
+
+File, kind and device names are those of NVIDIA's DRA driver, so that an upgrade overwrites its files. Besides the nodes
+of its device each container gets the driver's files, and what sharing needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kgpu.base.errors import HostError
+from kgpu.base.files import write_atomic
+from kgpu.formats.cdi import (
+    CdiDevice,
+    CdiDeviceNode,
+    ContainerEdits,
+    build_spec,
+    dump_spec,
+    kind_of,
+    merged,
+    qualified_name,
+)
+from kgpu.formats.names import ENV_VISIBLE_DEVICES
+
+VENDOR: Final = "k8s.gpu.nvidia.com"
+CLASS: Final = "claim"
+KIND: Final = kind_of(VENDOR, CLASS)
+_VOID: Final = ContainerEdits(env=(f"{ENV_VISIBLE_DEVICES}=void",))
+"""NVIDIA's runtime is not to add devices of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSpecs:
+    """The files in ``folder``. ``node`` makes the entry of a device node's path, ``driver`` has what the driver's files
+    change in a container. Calls block and raise HostError; ``driver`` may raise others.
+    """
+
+    folder: Path
+    node: Callable[[str], CdiDeviceNode]
+    driver: Callable[[], ContainerEdits]
+
+    def names(self, uid: str, devices: Sequence[str]) -> dict[str, str]:
+        """The name by which a container gets each device."""
+        return {device: qualified_name(KIND, f"{uid}-{device}") for device in devices}
+
+    def has(self, uid: str) -> bool:
+        """Whether the claim's file is there."""
+        return self._path(uid).is_file()
+
+    def write(self, uid: str, nodes: Mapping[str, Sequence[str]], sharing: ContainerEdits) -> None:
+        """The file of a claim: by device the paths of its nodes, the parent's first."""
+        devices = [
+            CdiDevice(names=(f"{uid}-{device}",), nodes=tuple(self.node(path) for path in paths))
+            for device, paths in nodes.items()
+        ]
+        common = merged(merged(self.driver(), _VOID), sharing)
+        text = dump_spec(build_spec(kind=KIND, devices=devices, common=common, all_device=False))
+        path = self._path(uid)
+        try:
+            write_atomic(path, text)
+        except OSError as error:
+            raise _trouble(path, error) from error
+
+    def remove(self, uid: str) -> None:
+        """Remove the claim's file, if there is one."""
+        path = self._path(uid)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+        except OSError as error:
+            raise _trouble(path, error) from error
+
+    def _path(self, uid: str) -> Path:
+        return self.folder / f"{VENDOR}-{CLASS}_{uid}.yaml"
+
+
+def _trouble(path: Path, error: OSError) -> HostError:
+    return HostError(
+        f"{path} can't be changed: {error.strerror or error}", "a CDI folder that may be written",
+        f"see that {path.parent} is mounted and has room",
+    )  # fmt: skip

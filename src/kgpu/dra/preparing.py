@@ -1,0 +1,266 @@
+"""Prepares claims on this node, and takes back what was prepared: NodePrepareResources and its counterpart.
+
+All or nothing. What is going to be done is recorded first; what fails is undone, and what a kill has left is undone at
+the next start or the next call about the claim. Read ``prepare`` and ``_undo`` first.
+
+Slices that are made for a claim are made at the place that the scheduler has chosen, and go with the claim. Only those
+are destroyed that a record names. MIG mode is turned on with the first slice of a GPU and off with the last, where that
+needs no reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import msgspec
+
+from kgpu.base.errors import UserError
+from kgpu.base.threads import beside
+from kgpu.dra.claim_specs import ClaimSpecs
+from kgpu.dra.granted import ClaimRefusedError, GrantedClaim, GrantedDevice
+from kgpu.dra.records import ClaimRecord, ClaimRecords, RecordedDevice, RecordedSlice
+from kgpu.dra.slice_maker import SliceMaker
+from kgpu.formats.cdi import ContainerEdits
+from kgpu.formats.dra_config import GPU, ClaimMps, ClaimTimeSlicing
+from kgpu.hw.port import Inventory
+
+log = logging.getLogger(__name__)
+
+NO_SHARING: Final = ContainerEdits()
+Sharing = ClaimTimeSlicing | ClaimMps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparableDevice:
+    """A device that this node offers. ``type`` is ``gpu`` or ``mig``, ``gpu`` the GPU's UUID, ``uuid`` the device's.
+
+    A slice that is yet to be made has a ``profile``, NVML's number, and no ``uuid``. ``start`` and ``size`` are in
+    memory slices; ``size`` is 0 for a whole GPU. ``problem`` is why it can't be used now, "" if it can.
+    """
+
+    name: str
+    type: str
+    gpu: str
+    uuid: str = ""
+    profile: int | None = None
+    start: int = 0
+    size: int = 0
+    problem: str = ""
+
+
+class ClaimSharer(Protocol):
+    """Sets how the containers of a claim share its devices. Raises UserError."""
+
+    async def share(self, uid: str, sharing: Mapping[str, Sharing]) -> ContainerEdits:
+        """Bring sharing into force for devices by UUID; what containers get for it besides."""
+        ...
+
+    async def unshare(self, uid: str, uuids: Collection[str]) -> None:
+        """Take it back; what is not there any more is no error."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Preparations:
+    """One node's. ``offered()`` are its devices by name, ``read()`` reads the GPUs anew."""
+
+    records: ClaimRecords
+    specs: ClaimSpecs
+    slices: SliceMaker
+    sharer: ClaimSharer
+    read: Callable[[], Awaitable[Inventory]]
+    offered: Callable[[], Mapping[str, PreparableDevice]]
+    gates: Collection[str] = ()
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def start(self) -> None:
+        """Take up what an earlier process has left: what was not done is undone. Raises HostError."""
+        async with self._lock:
+            await beside(self.records.load)
+            for record in [one for one in self.records.all.values() if not one.done]:
+                try:
+                    await self._undo(record)
+                except UserError as error:  # tried again when the claim is prepared or unprepared
+                    log.warning("claim %s was left half prepared: %s", record, error.one_line())
+
+    async def prepare(self, claim: GrantedClaim) -> tuple[RecordedDevice, ...]:
+        """Prepare a claim; what is prepared already stays as it is. Raises UserError, and nothing is left behind."""
+        async with self._lock:
+            record = self.records.all.get(claim.uid)
+            if record is not None and record.done and _is_of(record, claim):
+                if not await beside(self.specs.has, claim.uid):
+                    await self._write_spec(record, await self._share(record, claim))
+                return record.devices
+            if record is not None:
+                await self._undo(record)
+            planned = self._plan(claim)
+            await beside(self.records.put, planned)
+            doing = asyncio.ensure_future(self._do(planned, claim))
+            try:
+                return await asyncio.shield(doing)
+            except asyncio.CancelledError:  # the kubelet has hung up: it asks again, and then all is done
+                await asyncio.wait([doing])
+                raise
+
+    async def unprepare(self, uid: str) -> None:
+        """Take back what was prepared for a claim; of one that nothing is known of there is nothing to do. Raises
+        UserError, and the kubelet tries again.
+        """
+        async with self._lock:
+            record = self.records.all.get(uid)
+            if record is not None:
+                await asyncio.shield(self._undo(record))
+
+    # --- decisions ---
+
+    def _plan(self, claim: GrantedClaim) -> ClaimRecord:
+        """The record of what is to be done. Raises ClaimRefusedError."""
+        offered = self.offered()
+        found = [(granted, self._found(claim, granted, offered)) for granted in claim.devices]
+        devices = tuple(
+            RecordedDevice(
+                request=granted.request, pool=granted.pool, device=device.name, gpu=device.gpu, uuid=device.uuid,
+                start=device.start, size=device.size, admin=granted.admin, share=granted.share,
+            )
+            for granted, device in found
+        )  # fmt: skip
+        self._refuse_taken(claim, devices)
+        for granted, device in found:
+            claim.config(granted, device.type, self.gates)
+        made = tuple(
+            RecordedSlice(gpu=device.gpu, profile=device.profile, start=device.start)
+            for _, device in found
+            if device.profile is not None and not device.uuid
+        )
+        return ClaimRecord(
+            uid=claim.uid, namespace=claim.namespace, name=claim.name, boot=self.records.boot, devices=devices,
+            made=made,
+        )  # fmt: skip
+
+    def _found(
+        self, claim: GrantedClaim, granted: GrantedDevice, offered: Mapping[str, PreparableDevice]
+    ) -> PreparableDevice:
+        device = offered.get(granted.device)
+        if device is None or device.problem:
+            why = f"can't be used: {device.problem}" if device is not None else "is not on this node (any more)"
+            raise ClaimRefusedError(
+                f"claim {claim}: the device {granted.device} {why}", "a device that this node offers",
+                "delete the pod, so that the scheduler allocates another device",
+            )  # fmt: skip
+        return device
+
+    def _refuse_taken(self, claim: GrantedClaim, devices: Collection[RecordedDevice]) -> None:
+        """Two claims never have parts of the same GPU in common, whatever the scheduler thought."""
+        for record in self.records.all.values():
+            for theirs in record.devices:
+                for device in devices:
+                    if theirs.admin or device.admin or (device.share and theirs.share) or not device.overlaps(theirs):
+                        continue
+                    raise ClaimRefusedError(
+                        f"claim {claim}: claim {record} has {theirs.device}, a part of which {device.device} is"
+                        if device.device != theirs.device
+                        else f"claim {claim}: claim {record} has {device.device} on this node",
+                        "a device that no other claim has",
+                        f"wait until the pods of claim {record} have ended, or delete them",
+                    )  # fmt: skip
+
+    # --- steps ---
+
+    async def _do(self, planned: ClaimRecord, claim: GrantedClaim) -> tuple[RecordedDevice, ...]:
+        try:
+            await self.slices.make(planned.made)
+            record = await self._identified(planned)
+            sharing = await self._share(record, claim)
+            record = await self._write_spec(record, sharing)
+            record = msgspec.structs.replace(record, done=True)
+            await beside(self.records.put, record)
+        except UserError as failure:
+            await self._undo_after(failure, self.records.all.get(planned.uid, planned))
+            raise
+        return record.devices
+
+    async def _undo_after(self, failure: UserError, record: ClaimRecord) -> None:
+        try:
+            await self._undo(record)
+        except UserError as error:
+            log.warning("claim %s: %s; and it is not undone yet: %s", record, failure.one_line(), error.one_line())
+
+    async def _identified(self, record: ClaimRecord) -> ClaimRecord:
+        """The record with the UUIDs of the slices that were made."""
+        if not record.made:
+            return record
+        parts = [part for gpu in (await self.read()).accelerators for part in gpu.partitions]
+        places = {(part.parent_uuid, part.placement_start): part.uuid for part in parts}
+        devices = tuple(
+            device if device.uuid else msgspec.structs.replace(device, uuid=places.get((device.gpu, device.start), ""))
+            for device in record.devices
+        )
+        for device in devices:
+            if not device.uuid:
+                raise ClaimRefusedError(
+                    f"claim {record}: the driver has made {device.device} and does not list it", "a slice with a UUID",
+                    "nothing: it is tried again; if it goes on, look at nvidia-smi -L",
+                )  # fmt: skip
+        return msgspec.structs.replace(record, devices=devices)
+
+    async def _share(self, record: ClaimRecord, claim: GrantedClaim) -> ContainerEdits:
+        """Bring into force how the claim's devices are shared, after it is recorded which are."""
+        sharing = {}
+        for granted, device in zip(claim.devices, record.devices, strict=True):
+            found = claim.config(granted, "mig" if device.size else GPU, self.gates).sharing
+            if found is not None:
+                sharing[device.uuid] = found
+        if not sharing:
+            return NO_SHARING
+        if tuple(sharing) != record.shared:
+            await beside(self.records.put, msgspec.structs.replace(record, shared=tuple(sharing)))
+        return await self.sharer.share(record.uid, sharing)
+
+    async def _write_spec(self, record: ClaimRecord, sharing: ContainerEdits) -> ClaimRecord:
+        """Write the claim's CDI spec; the record with the names in it, and what is recorded of sharing."""
+        nodes = _nodes(await self.read(), record.devices)
+        await beside(self.specs.write, record.uid, nodes, sharing)
+        names = self.specs.names(record.uid, list(nodes))
+        devices = tuple(msgspec.structs.replace(device, cdi=(names[device.device],)) for device in record.devices)
+        noted = self.records.all.get(record.uid, record)
+        return msgspec.structs.replace(record, devices=devices, shared=noted.shared)
+
+    async def _undo(self, record: ClaimRecord) -> None:
+        """Containers can't get the devices any more, then sharing ends, then slices go, then the record.
+
+        That it has begun is recorded, so that it is ended after a kill.
+        """
+        if record.done:
+            record = msgspec.structs.replace(record, done=False)
+            await beside(self.records.put, record)
+        await beside(self.specs.remove, record.uid)
+        if record.shared:
+            await self.sharer.unshare(record.uid, record.shared)
+        others = [made for other in self.records.all.values() if other.uid != record.uid for made in other.made]
+        await self.slices.unmake(record.made, keep={made.gpu for made in others})
+        await beside(self.records.drop, record.uid)
+
+
+def _is_of(record: ClaimRecord, claim: GrantedClaim) -> bool:
+    """Whether the record is of the allocation that the claim has now."""
+    recorded = [(one.request, one.pool, one.device, one.admin, one.share) for one in record.devices]
+    return recorded == [(one.request, one.pool, one.device, one.admin, one.share) for one in claim.devices]
+
+
+def _nodes(inventory: Inventory, devices: Iterable[RecordedDevice]) -> dict[str, tuple[str, ...]]:
+    """The paths of the device nodes by device. Raises ClaimRefusedError for one that is not there any more."""
+    by_uuid = {gpu.uuid: gpu.device_nodes for gpu in inventory.accelerators}
+    by_uuid |= {part.uuid: part.device_nodes for gpu in inventory.accelerators for part in gpu.partitions}
+    nodes = {}
+    for device in devices:
+        if not by_uuid.get(device.uuid):
+            raise ClaimRefusedError(
+                f"the device {device.device} ({device.uuid}) has no device nodes", "nodes of the driver in /dev",
+                "look at nvidia-smi -L, and whether the device nodes are in /dev",
+            )  # fmt: skip
+        nodes[device.device] = by_uuid[device.uuid]
+    return nodes

@@ -1,0 +1,193 @@
+"""A node for tests of prepared claims: GPUs of a fake driver, files in a folder, and a kill at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kgpu.base.advice import Advice
+from kgpu.dra.claim_specs import ClaimSpecs
+from kgpu.dra.granted import GivenParameters, GrantedClaim, GrantedDevice
+from kgpu.dra.preparing import NO_SHARING, PreparableDevice, Preparations, Sharing
+from kgpu.dra.records import ClaimRecord, ClaimRecords, RecordedDevice
+from kgpu.dra.slice_maker import SliceMaker
+from kgpu.formats.cdi import CdiDeviceNode, ContainerEdits
+from kgpu.formats.dra_config import MPS_GATE, TIME_SLICING_GATE, ClaimMps
+from kgpu.formats.mig_geometry import GEOMETRIES
+from kgpu.hw.fake_partitioner import FakePartitioner
+from kgpu.hw.partitioning import CutGpu
+from kgpu.hw.port import Accelerator, Inventory, Partition
+
+POOL: Final = "node-1"
+DRIVER_FILES: Final = ContainerEdits(env=("NVIDIA_DRIVER=here",))
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@dataclass
+class Killer:
+    """Counts moments, and kills at one of them; 0 for none."""
+
+    at: int = 0
+    moments: int = 0
+    gone: bool = False
+
+    def tick(self) -> None:
+        self.moments += 1
+        if self.gone or self.moments == self.at:
+            self.gone = True
+            raise Killed
+
+
+class KilledRecords(ClaimRecords):
+    killer: Killer
+
+    def put(self, record: ClaimRecord) -> None:
+        self.killer.tick()
+        super().put(record)
+        self.killer.tick()
+
+    def drop(self, uid: str) -> None:
+        self.killer.tick()
+        super().drop(uid)
+        self.killer.tick()
+
+
+class KilledSpecs(ClaimSpecs):
+    killer: Killer
+
+    def write(self, uid: str, nodes: Any, sharing: ContainerEdits) -> None:
+        self.killer.tick()
+        super().write(uid, nodes, sharing)
+        self.killer.tick()
+
+    def remove(self, uid: str) -> None:
+        self.killer.tick()
+        super().remove(uid)
+        self.killer.tick()
+
+
+@dataclass
+class FakeSharer:
+    """What is shared, by claim; ``problem`` is raised in place of sharing."""
+
+    killer: Killer
+    now: dict[str, Mapping[str, Sharing]]
+    problem: Exception | None = None
+
+    async def share(self, uid: str, sharing: Mapping[str, Sharing]) -> ContainerEdits:
+        self.killer.tick()
+        if self.problem is not None:
+            raise self.problem
+        self.now[uid] = sharing
+        self.killer.tick()
+        mps = any(isinstance(one, ClaimMps) for one in sharing.values())
+        return ContainerEdits(env=("CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps",)) if mps else NO_SHARING
+
+    async def unshare(self, uid: str, uuids: Collection[str]) -> None:
+        self.killer.tick()
+        self.now.pop(uid, None)
+        self.killer.tick()
+
+
+@dataclass
+class Node:
+    """GPUs of these families. ``start`` begins a process, with what is on the disk and in the driver."""
+
+    folder: Path
+    families: tuple[str, ...] = ("h100-80gb", "h100-80gb", "l4")
+    boot: str = "boot-1"
+    killer: Killer = field(default_factory=Killer)
+    shared: dict[str, Mapping[str, Sharing]] = field(default_factory=dict)
+    told: list[Advice] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.driver = FakePartitioner(*self.families)
+        self.driver.meddle = lambda _step, _done: self.killer.tick()
+        self.missing: set[str] = set()
+
+    async def start(self, gates: Collection[str] = (TIME_SLICING_GATE, MPS_GATE)) -> Preparations:
+        records = KilledRecords(self.folder / "claims", boot=self.boot, report=self.told.append)
+        records.killer = self.killer
+        specs = KilledSpecs(self.folder / "cdi", lambda path: CdiDeviceNode(path=path), lambda: DRIVER_FILES)
+        object.__setattr__(specs, "killer", self.killer)
+        self.sharer = FakeSharer(self.killer, self.shared)
+        made = Preparations(
+            records=records, specs=specs, slices=SliceMaker(self.driver), sharer=self.sharer, read=self.read,
+            offered=self.offered, gates=gates,
+        )  # fmt: skip
+        await made.start()
+        return made
+
+    async def read(self) -> Inventory:
+        self.killer.tick()
+        gpus = tuple(self._accelerator(gpu) for gpu in self.driver.state.values())
+        return Inventory(vendor="nvidia", driver_version="570.133.20", accelerators=gpus)
+
+    def _accelerator(self, gpu: CutGpu) -> Accelerator:
+        nodes = (f"/dev/nvidia{gpu.index}", "/dev/nvidiactl")
+        partitions = tuple(
+            Partition(
+                uuid=f"MIG-{gpu.index}-{one.start}-{one.profile}", index=f"{gpu.index}:{one.id}", parent_uuid=gpu.uuid,
+                profile=str(one.profile), gpu_instance=one.id, compute_instance=one.compute[0].id,
+                placement_start=one.start,
+                device_nodes=(*nodes, f"/dev/nvidia-caps/nvidia-cap{one.start + 1}"),
+            )
+            for one in gpu.instances
+            if one.compute
+        )  # fmt: skip
+        return Accelerator(
+            vendor="nvidia", index=gpu.index, uuid=gpu.uuid, name=gpu.product, mig_enabled=gpu.enabled,
+            partitions=partitions, device_nodes=nodes,
+        )  # fmt: skip
+
+    def offered(self) -> dict[str, PreparableDevice]:
+        """Each whole GPU and every slice that could be made of it."""
+        found = {}
+        for gpu, family in zip(self.driver.state.values(), self.families, strict=True):
+            whole = PreparableDevice(name=f"gpu-{gpu.index}", type="gpu", gpu=gpu.uuid, uuid=gpu.uuid)
+            found[whole.name] = whole
+            for row in GEOMETRIES[family].rows if family in GEOMETRIES else ():
+                for start in row.starts:
+                    name = f"gpu-{gpu.index}-mig-{row.enum}-{start}"
+                    found[name] = PreparableDevice(
+                        name=name, type="mig", gpu=gpu.uuid, profile=row.enum, start=start, size=row.units
+                    )
+        return {name: device for name, device in found.items() if name not in self.missing}
+
+    # --- what there is to see ---
+
+    def slices(self) -> set[tuple[str, int, int]]:
+        return {(gpu.uuid, one.profile, one.start) for gpu in self.driver.state.values() for one in gpu.instances}
+
+    def modes(self) -> list[bool]:
+        return [gpu.enabled for gpu in self.driver.state.values()]
+
+    def spec_files(self) -> set[str]:
+        return {path.name for path in (self.folder / "cdi").glob("*")}
+
+    def record_files(self) -> set[str]:
+        return {path.name for path in (self.folder / "claims").glob("*")}
+
+
+def claim(uid: str, *devices: str, admin: bool = False, parameters: Any = None) -> GrantedClaim:
+    """A claim for these devices, with parameters for all of them."""
+    return GrantedClaim(
+        namespace="team", name=f"claim-{uid}", uid=uid,
+        devices=tuple(
+            GrantedDevice(request=f"r{number}", pool=POOL, device=name, admin=admin) for number, name in enumerate(devices)
+        ),
+        parameters=(GivenParameters((), parameters),) if parameters is not None else (),
+    )  # fmt: skip
+
+
+def spec_file(uid: str) -> str:
+    return f"k8s.gpu.nvidia.com-claim_{uid}.yaml"
+
+
+def names(devices: Collection[RecordedDevice]) -> list[str]:
+    return [device.device for device in devices]
