@@ -21,7 +21,7 @@ from kgpu.hw.simulator import operate
 from tests.budget import count
 from tests.operator.real import cutting
 from tests.operator.real.conftest import Site
-from tests.operator.real.cutting import GPU, LARGE_SLICE, SLICE, ask, deploy, offered, report, running
+from tests.operator.real.cutting import GPU, LARGE_SLICE, SLICE, ask, deploy, is_done, offered, report, running
 
 T = TypeVar("T")
 # Of a change of this length each moment is as likely.
@@ -99,12 +99,20 @@ def is_as(site: Site, resources: dict[str, int]) -> bool:
     return quiet and offered(site) == resources and len(at_work(site)) == resources[GPU]
 
 
+def whole(site: Site) -> str:
+    """The layout without slices, once it is in force: the seed before may have ended in another one."""
+    ask(site, "all-disabled")
+    until(site, lambda: is_done(site, "all-disabled"), "whole GPUs")
+    until(site, lambda: is_as(site, BY_CONFIG["all-disabled"][1]), "a pod on each")
+    return "all-disabled"
+
+
 @pytest.mark.parametrize("seed", range(count(1, 10)))
 def test_gpus_end_as_wanted_or_as_before_whoever_is_killed(trains: Site, seed: int) -> None:
     chance = random.Random(seed)
     ends: Counter[str] = Counter()
     took = []
-    wished, before = "all-disabled", "all-disabled"
+    wished = before = whole(trains)
     for number in range(KILLS):
         wished = chance.choice([config for config in BY_CONFIG if config != wished])
         victim = VICTIMS[number % len(VICTIMS)]
@@ -118,6 +126,9 @@ def test_gpus_end_as_wanted_or_as_before_whoever_is_killed(trains: Site, seed: i
         state = until(trains, functools.partial(ended, trains, wished), f"an end ({where})")
         took.append(time.monotonic() - began)
         ends[state] += 1
+        if state == "failed":
+            told = report(trains)
+            print(f"{where}: {told.reason if told else ''}: {told.message if told else ''}")
         in_force = wished if state == "success" else before
         layout, resources = BY_CONFIG[in_force]
         assert [layout_of(trains, gpu) for gpu in CUT] == [layout] * 2, where
