@@ -83,3 +83,37 @@ class PluginLogic(Protocol):
     def prefer(self, request: PreferenceRequest) -> Sequence[str]:
         """The preferred ids; an empty answer leaves the choice to the kubelet."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRef:
+    """A ResourceClaim as the kubelet names it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimDevice:
+    """A device of a prepared claim: for which requests, and under which CDI names a container gets it."""
+
+    requests: tuple[str, ...]
+    pool: str
+    device: str
+    cdi: tuple[str, ...] = ()
+    share: str = ""
+
+
+class ClaimLogic(Protocol):
+    """What a served DRA driver does. Both raise UserError for one claim, and the kubelet tries again; asking for the
+    same again does nothing more.
+    """
+
+    async def prepare(self, claim: ClaimRef) -> Sequence[ClaimDevice]:
+        """Make a claim's devices ready for containers."""
+        ...
+
+    async def unprepare(self, claim: ClaimRef) -> None:
+        """Take that back."""
+        ...

@@ -1,0 +1,44 @@
+"""The kubelet's calls about claims: fetches each claim from the API server, and prepares what it has got on this node.
+
+The kubelet names a claim only; what it has been given is in its status. Unpreparing asks nobody: the claim may be gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kgpu.dra.granted import ClaimRefusedError, read_granted
+from kgpu.dra.preparing import Preparations
+from kgpu.kube.port import KubeApi, Resource
+from kgpu.kubelet.model import ClaimDevice, ClaimRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeClaims:
+    """Answers the kubelet for one driver. ``resource`` are ResourceClaims in the version that the server has."""
+
+    api: KubeApi
+    resource: Resource
+    driver: str
+    pool: str
+    preparations: Preparations
+
+    async def prepare(self, claim: ClaimRef) -> Sequence[ClaimDevice]:
+        """Prepare a claim. Raises ClaimRefusedError, KubeError, HwError, HostError."""
+        found = await self.api.get(self.resource, claim.name, namespace=claim.namespace)
+        if found is None:
+            raise ClaimRefusedError(
+                f"claim {claim.namespace}/{claim.name} does not exist", "the claim that the pod has",
+                "nothing if the pod is being deleted; otherwise delete the pod",
+            )  # fmt: skip
+        granted = read_granted(found, driver=self.driver, pool=self.pool, uid=claim.uid)
+        devices = await self.preparations.prepare(granted)
+        return [
+            ClaimDevice(requests=(one.request,), pool=one.pool, device=one.device, cdi=one.cdi, share=one.share)
+            for one in devices
+        ]
+
+    async def unprepare(self, claim: ClaimRef) -> None:
+        """Take back what was prepared for a claim. Raises HwError, HostError."""
+        await self.preparations.unprepare(claim.uid)
