@@ -40,6 +40,24 @@ async def test_devices_and_claims(folder: Path) -> None:
         await server.close()
 
 
+async def test_to_a_pod_a_kubelet_without_any_has_just_started(folder: Path) -> None:
+    reply = pb.ListPodResourcesResponse()
+
+    async def listing(_request: Any) -> Any:
+        return reply
+
+    server = RpcServer(folder / "s", [Service(POD_RESOURCES, {"List": listing})])
+    await server.start()
+    try:
+        with pytest.raises(KubeletError, match="names no pod, and this is one"):
+            await PodResources(folder / "s", in_pod=True).holdings()
+        assert await PodResources(folder / "s").holdings() == ()
+        reply.pod_resources.add(name="kgpu-agent", namespace="gpu-operator")
+        assert await PodResources(folder / "s", in_pod=True).holdings() == ()
+    finally:
+        await server.close()
+
+
 async def test_a_kubelet_that_is_not_there(folder: Path) -> None:
     with pytest.raises(KubeletError):
         await PodResources(folder / "none").holdings()

@@ -71,7 +71,7 @@ def make_follower(
     return OrderFollower(
         OrderContext(
             api=api, own=orders, node=options.node_name, ordered=ordered, readers=readers, reader=reader,
-            holdings=PodResources(socket), verdicts=file.read, was_reset=was_reset, peers=peers,
+            holdings=PodResources(socket, in_pod=options.in_pod), verdicts=file.read, was_reset=was_reset, peers=peers,
             cuts=lambda: any(slot.role.cuts for slot in slots),
             uncut=lambda: why_uncut(orders),
         )

@@ -88,7 +88,12 @@ class AgentOptions:
     @property
     def has_api_server(self) -> bool:
         """True if the API server's address is configured; it may still be unreachable."""
-        return bool(self.kubeconfig or self.env.get("KUBERNETES_SERVICE_HOST"))
+        return bool(self.kubeconfig) or self.in_pod
+
+    @property
+    def in_pod(self) -> bool:
+        """True if this process is in a pod, by what the kubelet gives each container."""
+        return bool(self.env.get("KUBERNETES_SERVICE_HOST"))
 
     @property
     def pci_roots(self) -> tuple[Path, ...]:

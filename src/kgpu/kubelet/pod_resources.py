@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from kgpu.base.errors import KubeletError
 from kgpu.formats.names import POD_RESOURCES_SOCKET
 from kgpu.kubelet.methods import LIST_POD_RESOURCES
 from kgpu.kubelet.pb import podresources_v1_pb2 as pb
@@ -51,15 +52,27 @@ class Holdings(Protocol):
 
 
 class PodResources:
-    """Asks the kubelet, each time anew: it may have been restarted in between."""
+    """Asks the kubelet, each time anew: it may have been restarted in between.
 
-    def __init__(self, socket: Path = Path(POD_RESOURCES_SOCKET), *, seconds: float = LIST_SECONDS) -> None:
+    ``in_pod``: this process is in a pod, so a kubelet that names none at all does not know its pods yet, as for a
+    moment after its start.
+    """
+
+    def __init__(
+        self, socket: Path = Path(POD_RESOURCES_SOCKET), *, seconds: float = LIST_SECONDS, in_pod: bool = False
+    ) -> None:
         self._socket = socket
         self._seconds = seconds
+        self._in_pod = in_pod
 
     async def holdings(self) -> tuple[Holding, ...]:
         async with RpcClient(self._socket) as client:
             reply = await client.call(LIST_POD_RESOURCES, pb.ListPodResourcesRequest(), timeout=self._seconds)
+        if self._in_pod and not reply.pod_resources:
+            raise KubeletError(
+                "the kubelet names no pod, and this is one", "a kubelet that knows its pods",
+                "nothing: one that was just started does within seconds",
+            )  # fmt: skip
         holdings: list[Holding] = []
         for pod in reply.pod_resources:
             for container in pod.containers:

@@ -111,7 +111,7 @@ def _context(
         lookup=lookup,
         operations=options.env.get(names.ENV_MIG_OPERATIONS) == "true",
         namespace=options.env.get("POD_NAMESPACE") or options.namespace,
-        holders=partial(_holders, view, PodResources(socket)), closed=partial(_closed, host),
+        holders=partial(_holders, view, PodResources(socket, in_pod=options.in_pod)), closed=partial(_closed, host),
         news=host.reader.changed, vendor=vendor, hear=hear, on_state=handle.report,
     )  # fmt: skip
 
