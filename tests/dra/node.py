@@ -10,7 +10,8 @@ from typing import Any, Final
 from kgpu.base.advice import Advice
 from kgpu.dra.claim_specs import ClaimSpecs
 from kgpu.dra.granted import GivenParameters, GrantedClaim, GrantedDevice
-from kgpu.dra.preparing import NO_SHARING, PreparableDevice, Preparations, Sharing
+from kgpu.dra.model import DraDevice
+from kgpu.dra.preparing import NO_SHARING, Preparations, Sharing
 from kgpu.dra.records import ClaimRecord, ClaimRecords, RecordedDevice
 from kgpu.dra.slice_maker import SliceMaker
 from kgpu.formats.cdi import CdiDeviceNode, ContainerEdits
@@ -145,18 +146,16 @@ class Node:
             partitions=partitions, device_nodes=nodes,
         )  # fmt: skip
 
-    def offered(self) -> dict[str, PreparableDevice]:
+    def offered(self) -> dict[str, DraDevice]:
         """Each whole GPU and every slice that could be made of it."""
         found = {}
         for gpu, family in zip(self.driver.state.values(), self.families, strict=True):
-            whole = PreparableDevice(name=f"gpu-{gpu.index}", type="gpu", gpu=gpu.uuid, uuid=gpu.uuid)
+            whole = DraDevice(name=f"gpu-{gpu.index}", gpu=gpu.uuid)
             found[whole.name] = whole
             for row in GEOMETRIES[family].rows if family in GEOMETRIES else ():
                 for start in row.starts:
                     name = f"gpu-{gpu.index}-mig-{row.enum}-{start}"
-                    found[name] = PreparableDevice(
-                        name=name, type="mig", gpu=gpu.uuid, profile=row.enum, start=start, size=row.units
-                    )
+                    found[name] = DraDevice(name=name, gpu=gpu.uuid, profile=row.enum, start=start, size=row.units)
         return {name: device for name, device in found.items() if name not in self.missing}
 
     # --- what there is to see ---

@@ -1,4 +1,4 @@
-"""What a shell offers behind TAB: names of a cluster's objects, ids of the doctor's rules, ways to sort.
+"""What a shell offers behind TAB: names of a cluster's objects, ids of the doctor's rules, ways to sort, gates.
 
 Names are asked of the API server, for two seconds at the most, and whatever goes wrong offers nothing: whoever types is
 never shown an error. Nothing is imported before it is asked for.
@@ -60,6 +60,17 @@ def sorts(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:
 
     del ctx, param
     return _beginning(incomplete, SORTS)
+
+
+def dra_gates(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:
+    """Feature gates of the DRA driver behind those that are there already, each with what it would be set to."""
+    from kgpu.dra.gates import GATES
+
+    del ctx, param
+    before, comma, last = incomplete.rpartition(",")
+    taken = {word.partition("=")[0] for word in before.split(",")}
+    names = [f"{gate.name}={str(not gate.default).lower()}" for gate in GATES if not (gate.unbuilt or gate.idle)]
+    return [before + comma + name for name in names if name.startswith(last) and name.partition("=")[0] not in taken]
 
 
 def target(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:

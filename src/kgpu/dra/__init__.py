@@ -1,1 +1,1 @@
-"""DRA: GPUs and slices as claims."""
+"""The driver of Dynamic Resource Allocation: what a node publishes, and how claims are prepared there."""

@@ -22,34 +22,17 @@ from kgpu.base.errors import UserError
 from kgpu.base.threads import beside
 from kgpu.dra.claim_specs import ClaimSpecs
 from kgpu.dra.granted import ClaimRefusedError, GrantedClaim, GrantedDevice
+from kgpu.dra.model import DraDevice
 from kgpu.dra.records import ClaimRecord, ClaimRecords, RecordedDevice, RecordedSlice
 from kgpu.dra.slice_maker import SliceMaker
 from kgpu.formats.cdi import ContainerEdits
-from kgpu.formats.dra_config import GPU, ClaimMps, ClaimTimeSlicing
+from kgpu.formats.dra_config import GPU, MIG, ClaimMps, ClaimTimeSlicing
 from kgpu.hw.port import Inventory
 
 log = logging.getLogger(__name__)
 
 NO_SHARING: Final = ContainerEdits()
 Sharing = ClaimTimeSlicing | ClaimMps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparableDevice:
-    """A device that this node offers. ``type`` is ``gpu`` or ``mig``, ``gpu`` the GPU's UUID, ``uuid`` the device's.
-
-    A slice that is yet to be made has a ``profile``, NVML's number, and no ``uuid``. ``start`` and ``size`` are in
-    memory slices; ``size`` is 0 for a whole GPU. ``problem`` is why it can't be used now, "" if it can.
-    """
-
-    name: str
-    type: str
-    gpu: str
-    uuid: str = ""
-    profile: int | None = None
-    start: int = 0
-    size: int = 0
-    problem: str = ""
 
 
 class ClaimSharer(Protocol):
@@ -73,7 +56,7 @@ class Preparations:
     slices: SliceMaker
     sharer: ClaimSharer
     read: Callable[[], Awaitable[Inventory]]
-    offered: Callable[[], Mapping[str, PreparableDevice]]
+    offered: Callable[[], Mapping[str, DraDevice]]
     gates: Collection[str] = ()
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -130,7 +113,7 @@ class Preparations:
         )  # fmt: skip
         self._refuse_taken(claim, devices)
         for granted, device in found:
-            claim.config(granted, device.type, self.gates)
+            claim.config(granted, _type(device.size), self.gates)
         made = tuple(
             RecordedSlice(gpu=device.gpu, profile=device.profile, start=device.start)
             for _, device in found
@@ -141,14 +124,12 @@ class Preparations:
             made=made,
         )  # fmt: skip
 
-    def _found(
-        self, claim: GrantedClaim, granted: GrantedDevice, offered: Mapping[str, PreparableDevice]
-    ) -> PreparableDevice:
+    def _found(self, claim: GrantedClaim, granted: GrantedDevice, offered: Mapping[str, DraDevice]) -> DraDevice:
         device = offered.get(granted.device)
-        if device is None or device.problem:
-            why = f"can't be used: {device.problem}" if device is not None else "is not on this node (any more)"
+        if device is None:
             raise ClaimRefusedError(
-                f"claim {claim}: the device {granted.device} {why}", "a device that this node offers",
+                f"claim {claim}: the device {granted.device} is not on this node (any more)",
+                "a device that this node offers",
                 "delete the pod, so that the scheduler allocates another device",
             )  # fmt: skip
         return device
@@ -211,7 +192,7 @@ class Preparations:
         """Bring into force how the claim's devices are shared, after it is recorded which are."""
         sharing = {}
         for granted, device in zip(claim.devices, record.devices, strict=True):
-            found = claim.config(granted, "mig" if device.size else GPU, self.gates).sharing
+            found = claim.config(granted, _type(device.size), self.gates).sharing
             if found is not None:
                 sharing[device.uuid] = found
         if not sharing:
@@ -243,6 +224,11 @@ class Preparations:
         others = [made for other in self.records.all.values() if other.uid != record.uid for made in other.made]
         await self.slices.unmake(record.made, keep={made.gpu for made in others})
         await beside(self.records.drop, record.uid)
+
+
+def _type(size: int) -> str:
+    """The type that parameters are for."""
+    return MIG if size else GPU
 
 
 def _is_of(record: ClaimRecord, claim: GrantedClaim) -> bool:

@@ -254,6 +254,11 @@ GEOMETRIES: Final[dict[str, Geometry]] = {
 }
 
 
+def memory_mib(row: InstanceProfile, geometry: Geometry, total_mib: int) -> int:
+    """The memory of an instance on a GPU with so much; where no listing gives it, its share in whole blocks."""
+    return row.mib or total_mib * row.units // geometry.units * 63 // 64 // 64 * 64
+
+
 def ci_count(slices: int, total: int) -> int:
     """How many compute instances of `slices` fit a GPU instance of `total` compute slices (placement rule of -lcip)."""
     step = 4 if slices == 3 else slices

@@ -301,6 +301,15 @@ ENV_HEALTH_CONFIG_FILE: Final = "KGPU_HEALTH_CONFIG_FILE"
 # Dynamic Resource Allocation: NVIDIA's driver of GPUs and MIG devices
 DRA_GPU_DRIVER: Final = "gpu.nvidia.com"
 DRA_PARAMETERS: Final = "resource.nvidia.com/v1beta1"
+DRA_GROUP: Final = "resource.k8s.io"
+DRA_PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
+DRA_PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
+DRA_FIELD_MANAGER: Final = "kgpu-dra"
+# Taints of devices: an Xid as the value; fallen off the bus; nobody watches it; unwell for another reason (the value)
+DRA_TAINT_XID: Final = "gpu.nvidia.com/xid"
+DRA_TAINT_LOST: Final = "gpu.nvidia.com/gpu-lost"
+DRA_TAINT_UNMONITORED: Final = "gpu.nvidia.com/unmonitored"
+DRA_TAINT_UNHEALTHY: Final = "kgpu.dev/gpu-unhealthy"
 
 # The kubelet's links to the logs of running containers: pod_namespace_container-id.log
 CONTAINER_LOGS: Final = "/var/log/containers"

@@ -149,6 +149,7 @@ class Accelerator:
     fabric_clique: int = 0
     recovery_action: str = "none"  # none | reset | reboot | drain | drain-reset | imex | unknown
     brand: str = ""  # as images' requirements have it, e.g. tesla, geforce, nvidiartx; "" when the driver was not asked
+    addressing_mode: str = ""  # HMM, ATS or None, in NVML's words; "" when the driver can't tell
     coherent: bool = False  # reaches system memory through the CPU's page tables (NVML: addressing mode ATS)
     device_nodes: tuple[str, ...] = ()
     findings: tuple[HardwareFinding, ...] = ()

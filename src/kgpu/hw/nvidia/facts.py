@@ -37,6 +37,7 @@ BRANDS: Final = (
     "unknown", "quadro", "tesla", "nvs", "grid", "geforce", "titan", "vapps", "vpc", "vcs", "vws", "cloudgaming",
     "quadrortx", "nvidiartx", "nvidia", "geforcertx", "titanrtx",
 )  # fmt: skip
+ADDRESSING_MODES: Final[Mapping[int, str]] = {0: "None", 1: "HMM", 2: "ATS"}  # NVML_DEVICE_ADDRESSING_MODE_*
 _TROUBLES: Final[Mapping[int, Problem]] = {GPU_IS_LOST: Problem.LOST, RESET_REQUIRED: Problem.NEEDS_RESET}
 # Work on the GPU fails until it was reset. What waits for other GPUs or the IMEX domain is no reset.
 _RESETS: Final = frozenset({"reset", "reboot", "drain-reset"})
@@ -111,6 +112,7 @@ def accelerator(facts: GpuReply) -> Accelerator:
         fabric_cluster=cluster,
         fabric_clique=clique,
         recovery_action=action,
+        addressing_mode=ADDRESSING_MODES.get(facts.addressing, "") if facts.addressing is not None else "",
         coherent=facts.coherent,
         brand=BRANDS[facts.brand] if facts.brand is not None and 0 <= facts.brand < len(BRANDS) else "",
         device_nodes=(node,),

@@ -90,6 +90,7 @@ class Gatherer:
             "memory_bytes": total,
             "compute_capability": self._soft(errors, "compute_capability", handle),
             "fabric": self._fabric(handle, errors),
+            "addressing": addressing.value if addressing is not None else None,
             "coherent": addressing is not None and addressing.value == ADDRESSING_ATS,
             "brand": self._soft(errors, "brand", handle),
             "migs": self._migs((handle, uuid, minor), slices, errors),

@@ -57,6 +57,7 @@ class GpuReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     migs: tuple[MigFacts, ...]
     errors: tuple[Trouble, ...]
     coherent: bool = False
+    addressing: int | None = None
     brand: int | None = None
 
 

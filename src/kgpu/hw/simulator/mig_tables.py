@@ -6,7 +6,7 @@ import ctypes
 from typing import Any, Final
 
 from kgpu.base.errors import HwError
-from kgpu.formats.mig_geometry import GEOMETRIES, Geometry, InstanceProfile, ci_count, ci_rows
+from kgpu.formats.mig_geometry import GEOMETRIES, Geometry, InstanceProfile, ci_count, ci_rows, memory_mib
 
 CAP_GRAPHICS: Final = 2
 
@@ -35,7 +35,7 @@ def _fill(out: Any, row: InstanceProfile, table: Geometry, total_mib: int) -> No
     out.used, out.enum_id, out.id, out.slices, out.instances = 1, row.enum, row.id, row.slices, row.count
     out.sm, out.ce, out.dec, out.enc, out.jpeg, out.ofa = row.sm, row.ce, row.dec, row.enc, row.jpeg, row.ofa
     out.caps = CAP_GRAPHICS if row.graphics else 0
-    out.memory_mib = row.mib or total_mib * row.units // table.units * 63 // 64 // 64 * 64
+    out.memory_mib = memory_mib(row, table, total_mib)
     out.placement_size, out.placement_count = row.units, len(row.starts)
     for index, start in enumerate(row.starts):
         out.placement_start[index] = start

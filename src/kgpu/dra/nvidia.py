@@ -1,0 +1,245 @@
+"""NVIDIA's names: what its driver calls devices, attributes, capacities and counters. Pure.
+
+Names and meanings are those of NVIDIA's DRA driver, because claims select by them. Where the driver can't tell a fact,
+the attribute is absent. Published are a whole GPU as ``gpu-<minor>``, a slice as
+``gpu-<minor>-mig-<profile>-<printed profile id>-<start>``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kgpu.base.errors import ConfigError
+from kgpu.base.quantity import Format, Quantity
+from kgpu.dra.model import AttributeKind, DeviceAttribute, DraDevice
+from kgpu.formats.mig_geometry import Geometry, InstanceProfile, find, geometry_of, memory_mib
+from kgpu.formats.mig_profile import GPU_INSTANCE_KINDS, MigProfile, parse_mig_profile
+from kgpu.formats.names import DRA_PCI_BUS_ID, DRA_PCIE_ROOT
+from kgpu.hw.port import Accelerator, Inventory, Partition
+
+MAX_TEXT: Final = 64
+"""Bytes of a text attribute that the API takes."""
+_MIB: Final = 1 << 20
+_PROFILE_LENGTH: Final = 32
+_SLICE: Final = "memory-slice-"
+
+# From the words of images' requirements (``Accelerator.brand``).
+_BRANDS: Final[Mapping[str, str]] = {
+    "unknown": "Unknown", "quadro": "Quadro", "tesla": "Tesla", "nvs": "NVS", "grid": "Grid", "geforce": "GeForce",
+    "titan": "Titan", "vapps": "NvidiaVApps", "vpc": "NvidiaVPC", "vcs": "NvidiaVCS", "vws": "NvidiaVWS",
+    "cloudgaming": "NvidiaCloudGaming", "quadrortx": "QuadroRTX", "nvidiartx": "NvidiaRTX", "nvidia": "Nvidia",
+    "geforcertx": "GeForceRTX", "titanrtx": "TitanRTX",
+}  # fmt: skip
+# The architecture from this compute capability on.
+_ARCHITECTURES: Final = (
+    ((3, 0), "Kepler"), ((5, 0), "Maxwell"), ((6, 0), "Pascal"), ((7, 0), "Volta"), ((7, 5), "Turing"),
+    ((8, 0), "Ampere"), ((8, 9), "Ada Lovelace"), ((9, 0), "Hopper"), ((10, 0), "Blackwell"), ((11, 0), ""),
+    ((12, 0), "Blackwell"), ((13, 0), ""),
+)  # fmt: skip
+# Capacity, counter, member of a partition, member of a profile of the geometry.
+_ENGINES: Final = (
+    ("multiprocessors", "multiprocessors", "multiprocessors", "sm"),
+    ("copyEngines", "copy-engines", "copy_engines", "ce"),
+    ("decoders", "decoders", "decoders", "dec"),
+    ("encoders", "encoders", "encoders", "enc"),
+    ("jpegEngines", "jpeg-engines", "jpeg_engines", "jpeg"),
+    ("ofaEngines", "ofa-engines", "ofa_engines", "ofa"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOfNode:
+    """A GPU with the inventory that it is in, and the root complex that it is behind, "" if nobody knows."""
+
+    inventory: Inventory
+    gpu: Accelerator
+    pcie_root: str = ""
+
+
+def gpu_device(node: GpuOfNode) -> DraDevice:
+    """A whole GPU."""
+    gpu = node.gpu
+    attributes = {
+        "type": DeviceAttribute("gpu"),
+        "uuid": _text(gpu.uuid),
+        **_of_gpu(node),
+    }
+    capacity = {} if gpu.memory_mib is None else {"memory": _bytes(gpu.memory_mib)}
+    return DraDevice(name=f"gpu-{gpu.minor}", gpu=gpu.uuid, attributes=attributes, capacity=capacity)
+
+
+def partition_device(node: GpuOfNode, partition: Partition) -> DraDevice:
+    """A MIG device that is there."""
+    gpu = node.gpu
+    counts = {capacity: getattr(partition, member) for capacity, _, member, _ in _ENGINES}
+    start, size = partition.placement_start, partition.placement_size
+    return DraDevice(
+        name=_slice_name(gpu, partition),
+        gpu=gpu.uuid,
+        partition=partition.uuid,
+        instance=partition.gpu_instance,
+        compute=partition.compute_instance,
+        start=start,
+        size=size,
+        attributes={"uuid": _text(partition.uuid), **_of_slice(node, partition.profile)},
+        capacity={
+            **{name: str(Quantity.of(count)) for name, count in counts.items()},
+            "memory": _bytes(partition.memory_mib),
+            **{f"memorySlice{unit}": "1" for unit in range(start, start + size)},
+        },
+    )
+
+
+def candidate_device(node: GpuOfNode, geometry: Geometry, row: InstanceProfile, start: int) -> DraDevice:
+    """A MIG device that can be made: a profile at a place, with what it takes of the GPU's counters."""
+    gpu = node.gpu
+    memory = _bytes(memory_mib(row, geometry, gpu.memory_mib or 0))
+    return DraDevice(
+        name=candidate_name(gpu, row, start),
+        gpu=gpu.uuid,
+        profile=row.enum,
+        start=start,
+        size=row.units,
+        attributes=_of_slice(node, row.name),
+        capacity={
+            **{capacity: str(Quantity.of(getattr(row, member))) for capacity, _, _, member in _ENGINES},
+            "memory": memory,
+        },
+        counter_set=counter_set_name(gpu),
+        consumes=consumption(gpu, geometry, row, start),
+    )
+
+
+def candidate_name(gpu: Accelerator, row: InstanceProfile, start: int) -> str:
+    """The device that is an instance of the profile at that place."""
+    return f"gpu-{gpu.minor}-mig-{label_of(row.name)}-{row.id}-{start}"
+
+
+def counter_set_name(gpu: Accelerator) -> str:
+    """The GPU's counter set."""
+    return f"gpu-{gpu.minor}-counter-set"
+
+
+def consumption(gpu: Accelerator, geometry: Geometry, row: InstanceProfile, start: int) -> dict[str, str]:
+    """What an instance of the profile at the place takes, by counter; nothing is left out."""
+    taken = {counter: str(Quantity.of(getattr(row, member))) for _, counter, _, member in _ENGINES}
+    taken = {counter: amount for counter, amount in taken.items() if amount != "0"}
+    if memory := memory_mib(row, geometry, gpu.memory_mib or 0):
+        taken["memory"] = _bytes(memory)
+    return {**taken, **{f"{_SLICE}{unit}": "1" for unit in range(start, start + row.units)}}
+
+
+def counters(gpu: Accelerator, geometry: Geometry) -> dict[str, str]:
+    """Everything that there is to share out: the most that any profile takes, and each memory slice."""
+    most: dict[str, Quantity] = {}
+    for row in geometry.rows:
+        for counter, amount in consumption(gpu, geometry, row, 0).items():
+            if not counter.startswith(_SLICE):
+                most[counter] = max(most.get(counter, Quantity.of(0)), Quantity.parse(amount))
+    slices = {f"{_SLICE}{unit}": "1" for unit in range(geometry.units)}
+    return {**{name: str(amount) for name, amount in most.items()}, **slices}
+
+
+def profile_of(gpu: Accelerator, partition: Partition) -> tuple[Geometry, InstanceProfile] | None:
+    """The GPU's geometry and the profile in it of the partition's GPU instance; None where no table has it."""
+    geometry, profile = geometry_of(gpu.name), _parsed(partition.profile)
+    row = find(geometry, profile) if geometry is not None and profile is not None else None
+    return None if geometry is None or row is None else (geometry, row)
+
+
+def _slice_name(gpu: Accelerator, partition: Partition) -> str:
+    """With the number of the compute instance where it is not all of its GPU instance: there are several then."""
+    profile, known = _parsed(partition.profile), profile_of(gpu, partition)
+    printed = known[1].id if known is not None else _kind(profile)
+    part = "" if profile is None or profile.whole else f"-ci{partition.compute_instance}"
+    return f"gpu-{gpu.minor}-mig-{label_of(partition.profile)}{part}-{printed}-{partition.placement_start}"
+
+
+def _kind(profile: MigProfile | None) -> int:
+    """NVML's number for the profile, where no table has the one that ``nvidia-smi`` prints."""
+    if profile is None:
+        return 0
+    extras = (profile.attributes, profile.negative_attributes)
+    kinds = GPU_INSTANCE_KINDS.items()
+    return next((n for n, k in kinds if (k.slices, (k.attributes, k.negative_attributes)) == (profile.g, extras)), 0)
+
+
+def label_of(profile: str) -> str:
+    """A profile as part of a name: dots dropped, whatever else is no letter or digit a dash."""
+    text = re.sub(r"[^a-z0-9]+", "-", profile.lower().replace(".", ""))[:_PROFILE_LENGTH].strip("-")
+    return text or "unknown"
+
+
+def _of_slice(node: GpuOfNode, profile: str) -> dict[str, DeviceAttribute]:
+    return {
+        "type": DeviceAttribute("mig"),
+        "parentUUID": _text(node.gpu.uuid),
+        "profile": _text(profile),
+        **_of_gpu(node),
+    }
+
+
+def _of_gpu(node: GpuOfNode) -> dict[str, DeviceAttribute]:
+    """What a GPU and its slices have in common."""
+    gpu, inventory = node.gpu, node.inventory
+    texts = {
+        "productName": gpu.name,
+        "brand": _BRANDS.get(gpu.brand, ""),
+        "architecture": architecture(gpu.compute_capability),
+        "addressingMode": gpu.addressing_mode or ("ATS" if gpu.coherent else ""),
+        DRA_PCI_BUS_ID: gpu.pci_bus_id,
+        DRA_PCIE_ROOT: node.pcie_root,
+    }
+    versions = {
+        "cudaComputeCapability": _dotted(gpu.compute_capability),
+        "driverVersion": inventory.driver_version,
+        "cudaDriverVersion": _dotted(inventory.cuda_version),
+    }
+    return {
+        **{name: _text(text) for name, text in texts.items() if text},
+        **{
+            name: DeviceAttribute(version, AttributeKind.VERSION)
+            for name, text in versions.items()
+            if (version := semver(text))
+        },
+    }
+
+
+def architecture(capability: tuple[int, int] | None) -> str:
+    """The architecture's name as NVIDIA's driver has it, "" where none is known."""
+    found = ""
+    for start, name in _ARCHITECTURES:
+        if capability is not None and start <= capability:
+            found = name
+    return found
+
+
+def semver(version: str) -> str:
+    """A version of up to three numbers as semver, ``580.95.05`` as ``580.95.5``; "" for anything else."""
+    numbers = version.split(".")
+    if len(numbers) > 3 or not all(number.isascii() and number.isdecimal() for number in numbers):
+        return ""
+    made = ".".join([str(int(number[:_PROFILE_LENGTH])) for number in numbers] + ["0"] * (3 - len(numbers)))
+    return made if len(made) <= MAX_TEXT else ""
+
+
+def _dotted(numbers: tuple[int, int] | None) -> str:
+    return "" if numbers is None else ".".join(map(str, numbers))
+
+
+def _text(text: str) -> DeviceAttribute:
+    return DeviceAttribute(text.encode("utf-8", "replace")[:MAX_TEXT].decode("utf-8", "ignore"))
+
+
+def _bytes(mib: int) -> str:
+    return str(Quantity.of(mib * _MIB, Format.BINARY))
+
+
+def _parsed(profile: str) -> MigProfile | None:
+    try:
+        return parse_mig_profile(profile)
+    except ConfigError:
+        return None
