@@ -119,7 +119,7 @@ class Node:
         self.sharer = FakeSharer(self.killer, self.shared)
         made = Preparations(
             records=records, specs=specs, slices=SliceMaker(self.driver), sharer=self.sharer, read=self.read,
-            offered=self.offered, gates=gates,
+            offered=self.offered_now, gates=gates,
         )  # fmt: skip
         await made.start()
         return made
@@ -145,6 +145,9 @@ class Node:
             vendor="nvidia", index=gpu.index, uuid=gpu.uuid, name=gpu.product, mig_enabled=gpu.enabled,
             partitions=partitions, device_nodes=nodes,
         )  # fmt: skip
+
+    async def offered_now(self) -> dict[str, DraDevice]:
+        return self.offered()
 
     def offered(self) -> dict[str, DraDevice]:
         """Each whole GPU and every slice that could be made of it."""

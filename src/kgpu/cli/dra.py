@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from kgpu.base.errors import ConfigError
 from kgpu.cli import _complete
 from kgpu.cli._common import ExampleGroup, output_option, print_json, root_option, run_async
 
@@ -60,6 +59,7 @@ def slices(
     from kgpu.dra.api import read_api
     from kgpu.dra.gates import read_gates
     from kgpu.dra.slices import PoolOwner, pool_slices
+    from kgpu.dra.xids import read_xids
 
     gates = read_gates(feature_gates)
     api = read_api(api_version, kubernetes)
@@ -80,18 +80,6 @@ def slices(
     from kgpu.formats import yaml_text
 
     click.echo(yaml_text.write(items), nl=False)
-
-
-def read_xids(text: str) -> frozenset[int]:
-    """Numbers with commas between them. Raises ConfigError."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    for word in words:
-        if not (word.isascii() and word.isdecimal() and len(word) < 10):
-            raise ConfigError(
-                f'--additional-xids-to-ignore: "{word}" is no Xid', "numbers with commas between them, such as 13,31",
-                "correct it",
-            )  # fmt: skip
-    return frozenset(map(int, words))
 
 
 async def _devices(root: str, gates: DraGates, ignored: frozenset[int]) -> NodeDevices:

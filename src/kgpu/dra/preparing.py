@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -32,7 +32,7 @@ from kgpu.hw.port import Inventory
 log = logging.getLogger(__name__)
 
 NO_SHARING: Final = ContainerEdits()
-Sharing = ClaimTimeSlicing | ClaimMps
+Sharing: TypeAlias = ClaimTimeSlicing | ClaimMps
 
 
 class ClaimSharer(Protocol):
@@ -49,16 +49,26 @@ class ClaimSharer(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Preparations:
-    """One node's. ``offered()`` are its devices by name, ``read()`` reads the GPUs anew."""
+    """One node's. ``offered()`` are its devices by name, ``read()`` reads the GPUs anew, and ``news()`` is called once
+    slices have come or gone.
+    """
 
     records: ClaimRecords
     specs: ClaimSpecs
     slices: SliceMaker
     sharer: ClaimSharer
     read: Callable[[], Awaitable[Inventory]]
-    offered: Callable[[], Mapping[str, DraDevice]]
+    offered: Callable[[], Awaitable[Mapping[str, DraDevice]]]
     gates: Collection[str] = ()
+    news: Callable[[], None] = lambda: None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def made(self) -> frozenset[str]:
+        """The UUIDs of the slices that claims have and that go with them."""
+        places = {(one.gpu, one.start) for record in self.records.all.values() for one in record.made}
+        devices = [device for record in self.records.all.values() for device in record.devices]
+        return frozenset(one.uuid for one in devices if one.uuid and one.size and (one.gpu, one.start) in places)
 
     async def start(self) -> None:
         """Take up what an earlier process has left: what was not done is undone. Raises HostError."""
@@ -80,7 +90,7 @@ class Preparations:
                 return record.devices
             if record is not None:
                 await self._undo(record)
-            planned = self._plan(claim)
+            planned = self._plan(claim, await self.offered())
             await beside(self.records.put, planned)
             doing = asyncio.ensure_future(self._do(planned, claim))
             try:
@@ -100,9 +110,8 @@ class Preparations:
 
     # --- decisions ---
 
-    def _plan(self, claim: GrantedClaim) -> ClaimRecord:
+    def _plan(self, claim: GrantedClaim, offered: Mapping[str, DraDevice]) -> ClaimRecord:
         """The record of what is to be done. Raises ClaimRefusedError."""
-        offered = self.offered()
         found = [(granted, self._found(claim, granted, offered)) for granted in claim.devices]
         devices = tuple(
             RecordedDevice(
@@ -162,6 +171,8 @@ class Preparations:
         except UserError as failure:
             await self._undo_after(failure, self.records.all.get(planned.uid, planned))
             raise
+        if record.made:
+            self.news()
         return record.devices
 
     async def _undo_after(self, failure: UserError, record: ClaimRecord) -> None:
@@ -224,6 +235,8 @@ class Preparations:
         others = [made for other in self.records.all.values() if other.uid != record.uid for made in other.made]
         await self.slices.unmake(record.made, keep={made.gpu for made in others})
         await beside(self.records.drop, record.uid)
+        if record.made:
+            self.news()
 
 
 def _type(size: int) -> str:

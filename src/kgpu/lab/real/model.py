@@ -36,7 +36,8 @@ class LabSpec:
 
     ``audit``: the API server writes down what each account asks of it, in ``LabPaths.audit_log``. ``controller_rate``:
     requests a second of the controller manager; Kubernetes' own default is 20. ``node_grace``: seconds without a sign
-    of life after which a Node counts as lost, None for Kubernetes' own.
+    of life after which a Node counts as lost, None for Kubernetes' own. ``feature_gates``: ``NAME=true``, for all of
+    Kubernetes' programs.
     """
 
     name: str = "lab"
@@ -46,6 +47,7 @@ class LabSpec:
     audit: bool = False
     controller_rate: int = 200
     node_grace: int | None = None
+    feature_gates: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

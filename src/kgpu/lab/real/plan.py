@@ -74,7 +74,7 @@ def make_plan(
     binds += [Bind(str(paths.config / "tunables" / Path(target).name), target) for target in KERNEL_TUNABLES]
     # The programs that containerd looks for by name (the shim, runc) come first.
     search = os.pathsep.join([str(bin_dir), environ.get("PATH", ""), "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
-    processes = [*_control_plane(spec, paths, network), *_node(paths, network)]
+    processes = [*_control_plane(spec, paths, network), *_node(spec, paths, network)]
     if spec.agent:
         processes.append(agent_process(paths, environ))
     return KeeperPlan(
@@ -107,6 +107,7 @@ def _control_plane(spec: LabSpec, paths: LabPaths, network: LabNetwork) -> list[
     pki = paths.pki
     audit = [f"--audit-policy-file={paths.config}/audit.yaml", f"--audit-log-path={paths.audit_log}"]
     api = f"tcp:{network.node_ip}:{API_PORT}"
+    gates = _gates(spec)
     return [
         _process(
             "etcd",
@@ -142,6 +143,7 @@ def _control_plane(spec: LabSpec, paths: LabPaths, network: LabNetwork) -> list[
                 f"--kubelet-client-key={pki}/apiserver-kubelet.key",
                 "--kubelet-preferred-address-types=InternalIP",
                 *(audit if spec.audit else ()),
+                *gates,
             ],
             needs=("tcp:127.0.0.1:2379",),
         ),
@@ -162,6 +164,7 @@ def _control_plane(spec: LabSpec, paths: LabPaths, network: LabNetwork) -> list[
                 f"--service-account-private-key-file={pki}/service-account.key",
                 f"--root-ca-file={pki}/ca.crt",
                 f"--cluster-cidr={POD_CIDR}",
+                *gates,
                 f"--service-cluster-ip-range={SERVICE_CIDR}",
             ],
             needs=(api,),
@@ -174,13 +177,18 @@ def _control_plane(spec: LabSpec, paths: LabPaths, network: LabNetwork) -> list[
                 f"--authorization-kubeconfig={paths.kubeconfig_of('kube-scheduler')}",
                 "--leader-elect=false",
                 "--authentication-tolerate-lookup-failure=true",
+                *gates,
             ],
             needs=(api,),
         ),
     ]
 
 
-def _node(paths: LabPaths, network: LabNetwork) -> list[PlannedProcess]:
+def _gates(spec: LabSpec) -> list[str]:
+    return [f"--feature-gates={','.join(spec.feature_gates)}"] if spec.feature_gates else []
+
+
+def _node(spec: LabSpec, paths: LabPaths, network: LabNetwork) -> list[PlannedProcess]:
     api = f"tcp:{network.node_ip}:{API_PORT}"
     return [
         _process("containerd", ["--config=/etc/containerd/config.toml", "--log-level=info"]),
@@ -193,6 +201,7 @@ def _node(paths: LabPaths, network: LabNetwork) -> list[PlannedProcess]:
                 f"--node-ip={network.node_ip}",
                 "--root-dir=/var/lib/kubelet",
                 "--cert-dir=/var/lib/kubelet/pki",
+                *_gates(spec),
             ],
             needs=(f"unix:{CONTAINERD_SOCKET}", api),
         ),

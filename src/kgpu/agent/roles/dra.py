@@ -1,0 +1,176 @@
+"""The role ``dra``: publishes this node's GPUs and slices as devices, and prepares the claims of its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kgpu.agent.host import DRIVER_PLACE, Closing, Host, Role, driver_root, verdicts
+from kgpu.agent.options import AgentOptions
+from kgpu.base.errors import ConfigError
+from kgpu.base.supervise import RoleHandle
+from kgpu.formats import names
+from kgpu.hw.partitioning import PartitionError
+from kgpu.kube.port import KubeApi
+
+if TYPE_CHECKING:
+    from kgpu.dra.gates import DraGates
+    from kgpu.dra.model import DraDevice, PublishRules
+    from kgpu.dra.preparing import Preparations, Sharing
+    from kgpu.formats.cdi import ContainerEdits
+    from kgpu.hw.port import Inventory
+
+NAME: Final = "dra"
+
+
+async def _dra(host: Host, handle: RoleHandle) -> None:
+    import contextlib
+
+    from kgpu.base.service import first_end, running
+    from kgpu.dra.api import served_api
+    from kgpu.dra.gates import read_gates
+    from kgpu.dra.node_claims import NodeClaims
+    from kgpu.dra.publish import SlicePublisher, SlicesContext
+    from kgpu.formats.settings import resolve, without_effect
+    from kgpu.kube.port import Resource
+    from kgpu.kubelet.dra_plugin import DraPluginServer
+
+    options = host.options
+    _check(options)
+    settings = resolve(_flags(), flags=options.overrides_of(NAME), env=options.env)
+    for advice in without_effect(_flags(), settings):
+        host.decide(advice)
+    values = settings.values
+    gates = read_gates(values["feature_gates"])
+    server_api = await served_api(host.api())  # type: ignore[arg-type]
+    node = _NodeDevices(host, gates, values)
+    view = host.reader.view()
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(contextlib.aclosing(Closing(view)))
+        preparations = await node.open(stack)
+        publisher = SlicePublisher(SlicesContext(
+            api=host.api(), server=server_api, node=options.node_name, reader=view, rules=node.rules,
+            report=host.decide, verdicts=verdicts(options), on_state=handle.report,
+        ))  # fmt: skip
+        claims = NodeClaims(
+            api=host.api(), driver=names.DRA_GPU_DRIVER, pool=options.node_name, preparations=preparations,
+            resource=Resource(names.DRA_GROUP, server_api.version, "resourceclaims", "ResourceClaim"),
+        )  # fmt: skip
+        server = DraPluginServer(
+            names.DRA_GPU_DRIVER, claims, plugins=Path(values["plugins"]), registrar=Path(values["registrar"])
+        )
+        stack.push_async_callback(server.close)
+        await server.start()
+        async with running(dra_slices=publisher.run(), dra_sockets=server.run()) as tasks:
+            await first_end(tasks)
+
+
+def _check(options: AgentOptions) -> None:
+    if not (options.has_api_server and options.node_name):
+        raise ConfigError(
+            "the DRA driver has no Node to publish devices for", "an API server, and this node's name", "set NODE_NAME"
+        )
+    if DRIVER_PLACE in options.roles:
+        raise ConfigError(
+            f"the roles {DRIVER_PLACE} and {NAME} would both give out this node's GPUs", "one of them on a node",
+            f"leave one of them out of --roles: {DRIVER_PLACE} for counted resources, {NAME} for claims",
+        )  # fmt: skip
+
+
+class _NodeDevices:
+    """What the driver of this node is asked, and what is made of it."""
+
+    def __init__(self, host: Host, gates: DraGates, values: Mapping[str, Any]) -> None:
+        from kgpu.dra.xids import read_xids
+
+        self._host = host
+        self._gates = gates
+        self._values = values
+        self._ignored = read_xids(values["ignored_xids"])
+        self._seen: Inventory | None = None
+        self._preparations: Preparations | None = None
+
+    async def open(self, stack: Any) -> Preparations:
+        """What prepares claims, with what an earlier process has left. Raises HwError, HostError, ConfigError."""
+        from kgpu.agent.claim_edits import ClaimEdits
+        from kgpu.base.boot import boot_id
+        from kgpu.dra.claim_specs import ClaimSpecs
+        from kgpu.dra.preparing import Preparations
+        from kgpu.dra.records import ClaimRecords
+        from kgpu.dra.slice_maker import SliceMaker
+        from kgpu.hw.open import open_partitioner
+
+        host, options = self._host, self._host.options
+        await self.read()
+        edits = ClaimEdits(driver_root(options), self._latest)
+        partitioner = open_partitioner(driver_root=options.root, reset=_no_reset)
+        stack.push_async_callback(partitioner.close)
+        folder = Path(self._values["plugins"]) / names.DRA_GPU_DRIVER / "claims"
+        self._preparations = Preparations(
+            records=ClaimRecords(folder, boot=boot_id(), report=host.decide),
+            specs=ClaimSpecs(Path(self._values["cdi_root"]), edits.node, edits.driver),
+            slices=SliceMaker(partitioner), sharer=_NoSharer(), read=self.read, offered=self.offered,
+            news=host.reader.changed,
+        )  # fmt: skip
+        await self._preparations.start()
+        return self._preparations
+
+    async def read(self) -> Inventory:
+        """The GPUs as they are now."""
+        self._seen = await self._host.reader.fresh_inventory()
+        return self._seen
+
+    async def offered(self) -> Mapping[str, DraDevice]:
+        """The devices by name."""
+        from kgpu.dra.devices import node_devices
+
+        self._seen = inventory = await self._host.reader.inventory()
+        return {device.name: device for device in node_devices(inventory, self.rules(inventory)).devices}
+
+    def rules(self, inventory: Inventory) -> PublishRules:
+        """How an inventory is published now."""
+        from kgpu.dra.host_facts import read_pcie_roots
+        from kgpu.dra.model import PublishRules
+
+        root = self._host.options.root or self._host.options.host_root
+        return PublishRules(
+            dynamic=self._gates.dynamic_mig, monitored=self._gates.health_check, ignored_xids=self._ignored,
+            made=self._preparations.made if self._preparations is not None else frozenset(),
+            pcie_roots=read_pcie_roots(root, inventory),
+        )  # fmt: skip
+
+    def _latest(self) -> Inventory:
+        assert self._seen is not None, "nothing is prepared before the GPUs were read"
+        return self._seen
+
+
+async def _no_reset(gpu: str) -> None:
+    raise PartitionError(f"GPU {gpu} is to be reset for a claim", "slices that need no reset", "report this")
+
+
+class _NoSharer:
+    """Nothing is shared yet: the gates for it can't be turned on, so that such parameters are refused before."""
+
+    async def share(self, uid: str, sharing: Mapping[str, Sharing]) -> ContainerEdits:
+        """Refuse."""
+        raise ConfigError(f"claim {uid} is to share {', '.join(sharing)}", "parameters without sharing", "remove them")
+
+    async def unshare(self, uid: str, uuids: Collection[str]) -> None:
+        """Nothing was shared."""
+
+
+def _flags() -> tuple[Any, ...]:
+    from kgpu.formats.dra_flags import ROLE_FLAGS
+
+    return ROLE_FLAGS
+
+
+async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
+    """Remove the devices of this node. Raises KubeError."""
+    from kgpu.dra.publish import withdraw
+
+    await withdraw(api, options.node_name)
+
+
+ROLE: Final = Role(NAME, _dra, aliases=("gpu-kubelet-plugin",), flags=_flags, withdraw=_withdraw)

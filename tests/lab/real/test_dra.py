@@ -1,0 +1,229 @@
+"""GPUs as claims on a real cluster: its scheduler allocates what the role ``dra`` publishes, its kubelet has it prepared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgpu.formats import names
+from kgpu.hw.simulator import operate
+from kgpu.lab.progress import PlainProgress
+from kgpu.lab.real.cluster import RealLab
+from kgpu.lab.real.model import NODE_NAME, LabSpec
+from tests.lab.real.conftest import Cluster, until
+
+GATES = ("DRAPartitionableDevices=true", "DRADeviceTaints=true", "DRAExtendedResource=true")
+CLASSES = """
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: gpu.nvidia.com}
+spec:
+  extendedResourceName: nvidia.com/gpu
+  selectors:
+  - cel: {expression: "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'"}
+---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: mig.nvidia.com}
+spec:
+  selectors:
+  - cel: {expression: "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'mig'"}
+"""
+
+
+class DraLab:
+    """A real cluster without an agent, and the role ``dra`` beside its kubelet, which can be killed and started."""
+
+    def __init__(self, cluster: Cluster, log: Path) -> None:
+        self.cluster = cluster
+        self.lab = cluster.lab
+        self.log = log
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, gates: str = "") -> None:
+        paths = self.lab.paths
+        argv = [
+            sys.executable, "-m", "kgpu", "agent", "--roles", "dra", "--root", str(paths.hw),
+            "--kubeconfig", str(self.lab.kubeconfig), "--node-name", NODE_NAME,
+            "--state-dir", "/var/lib/kgpu-dra",
+        ]  # fmt: skip
+        words = [
+            "env", f"{names.ENV_HW_STATE}={paths.hw}/state", f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}",
+            f"NVIDIA_DRIVER_ROOT={paths.hw}", f"FEATURE_GATES={gates}",
+        ]  # fmt: skip
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(self.lab.in_node([*words, *argv]), stdout=out, stderr=out)
+
+    def kill(self) -> None:
+        self.lab_shell("pkill -KILL -f 'kgpu agent --roles [d]ra' || true")
+        assert self.process is not None
+        self.process.wait()
+
+    def lab_shell(self, script: str) -> str:
+        return subprocess.run(self.lab.in_node(["sh", "-c", script]), capture_output=True, text=True, check=True).stdout
+
+    def devices(self) -> list[str]:
+        found = json.loads(self.lab.kubectl("get", "resourceslices", "-o", "json"))["items"]
+        return sorted(device["name"] for one in found for device in one["spec"].get("devices") or ())
+
+    def claim(self, name: str, *, of: str = "gpu.nvidia.com", count: int = 1, cel: str = "") -> None:
+        selectors = [{"cel": {"expression": cel}}] if cel else []
+        exactly: dict[str, Any] = {"deviceClassName": of, "count": count, "selectors": selectors}
+        manifest = {
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+        }  # fmt: skip
+        self.lab.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+
+    def pod(self, name: str, claim: str, command: str = "nvidia-smi -L; exec sleep 3600") -> None:
+        container = {
+            "name": "cuda", "image": "kgpu.dev/cuda:base", "command": ["sh", "-c", command],
+            "resources": {"claims": [{"name": "mine"}]},
+        }  # fmt: skip
+        manifest = {
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"test": "yes"}},
+            "spec": {
+                "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container],
+                "resourceClaims": [{"name": "mine", "resourceClaimName": claim}],
+            },
+        }  # fmt: skip
+        self.lab.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+
+    def says(self, pod: str, words: str) -> str:
+        return until(
+            lambda: (text := self.lab.kubectl_run("logs", pod).stdout) and words in text and text, f"{pod}: {words}"
+        )
+
+    def files(self) -> tuple[list[str], list[str]]:
+        """Records of claims, and their CDI specs."""
+        both = self.lab_shell(
+            "ls /var/lib/kubelet/plugins/gpu.nvidia.com/claims 2>/dev/null; echo --; ls /var/run/cdi | grep claim_ || true"
+        )
+        records, specs = both.split("--\n")
+        return records.split(), specs.split()
+
+
+@pytest.fixture(scope="module")
+def dra(real_machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DraLab]:
+    folder = tmp_path_factory.mktemp("dra")
+    lab = RealLab(
+        LabSpec(name=f"dra-{os.getpid()}", agent=False, feature_gates=GATES),
+        folder=folder / "lab",
+        progress=PlainProgress(),
+    )
+    made = DraLab(Cluster(lab), folder / "agent.log")
+    try:
+        lab.up()
+        lab.kubectl("apply", "-f", "-", stdin=CLASSES)
+        made.start()
+        until(lambda: len(made.devices()) == 8, "eight devices")
+        yield made
+    except BaseException:
+        print(made.log.read_text()[-5000:] if made.log.exists() else "")
+        raise
+    finally:
+        if made.process is not None:
+            made.kill()
+        lab.down()
+
+
+def test_a_claim_gets_a_gpu_by_its_attributes_and_memory(dra: DraLab) -> None:
+    assert dra.devices() == [f"gpu-{number}" for number in range(8)]
+    dra.claim(
+        "one",
+        cel="device.attributes['gpu.nvidia.com'].productName.contains('H100') && "
+        "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('40Gi')) > 0",
+    )
+    dra.pod("first", "one")
+    dra.pod("second", "one")
+    said = dra.says("first", "GPU 0:")
+    assert said.count("GPU ") == 1
+    assert dra.says("second", "GPU 0:") == said
+    assert len(dra.files()[0]) == len(dra.files()[1]) == 1
+
+
+def test_killed_and_started_again_it_gives_back_what_it_had_prepared(dra: DraLab) -> None:
+    dra.claim("two", count=2)
+    dra.pod("third", "two")
+    assert dra.says("third", "GPU 1:").count("GPU ") == 2
+    dra.kill()
+    dra.lab.kubectl("delete", "pod", "third", "--wait=false")
+    dra.start()
+    until(lambda: len(dra.files()[0]) == 1, "the claim of the pod that has gone to be unprepared")
+    for name in ("first", "second"):
+        dra.lab.kubectl("delete", "pod", name, "--wait=false")
+    until(lambda: dra.files() == ([], []), "no claim to be prepared")
+
+
+def test_what_is_wrong_with_parameters_is_told_of_the_pod(dra: DraLab) -> None:
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {"strategy": "Fabric"}}
+    manifest = {
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "odd"},
+        "spec": {"devices": {
+            "requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}],
+            "config": [{"opaque": {"driver": "gpu.nvidia.com", "parameters": parameters}}],
+        }},
+    }  # fmt: skip
+    dra.lab.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+    dra.pod("odd", "odd")
+    words = "sharing.strategy: unknown strategy Fabric"
+    until(lambda: words in dra.lab.kubectl("get", "events", "--field-selector=involvedObject.name=odd"), words)
+    dra.lab.kubectl("delete", "pod", "odd", "--wait=false")
+    assert dra.files() == ([], [])
+
+
+def test_slices_that_are_there_are_devices_in_place_of_their_gpu(dra: DraLab) -> None:
+    done = dra.lab_shell(
+        f"{names.ENV_HW_STATE}={dra.lab.paths.hw}/state {dra.lab.paths.hw}/usr/bin/nvidia-smi -i 7 -mig 1 && "
+        f"{names.ENV_HW_STATE}={dra.lab.paths.hw}/state {dra.lab.paths.hw}/usr/bin/nvidia-smi mig -i 7 -cgi 9,9 -C"
+    )
+    assert "Successfully created" in done
+    until(lambda: "gpu-7" not in dra.devices() and len(dra.devices()) == 9, "two slices in place of GPU 7")
+    dra.claim("slice", of="mig.nvidia.com", cel="device.attributes['gpu.nvidia.com'].profile == '3g.40gb'")
+    dra.pod("sliced", "slice")
+    assert "MIG 3g.40gb" in dra.says("sliced", "MIG")
+    dra.lab.kubectl("delete", "pod", "sliced", "--wait=false")
+    until(lambda: dra.files() == ([], []), "no claim to be prepared")
+    assert len(operate.snapshot(dra.lab.hw_root)["gpus"][7]["mig"]["devices"]) == 2
+
+
+def test_a_pod_that_asks_for_the_resource_gets_a_gpu_by_a_claim(dra: DraLab) -> None:
+    container = {
+        "name": "cuda", "image": "kgpu.dev/cuda:base", "command": ["sh", "-c", "nvidia-smi -L; exec sleep 3600"],
+        "resources": {"limits": {"nvidia.com/gpu": 2}},
+    }  # fmt: skip
+    manifest = {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "counted", "labels": {"test": "yes"}},
+        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]},
+    }  # fmt: skip
+    dra.lab.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+    assert dra.says("counted", "GPU 1:").count("GPU ") == 2
+    dra.lab.kubectl("delete", "pod", "counted", "--wait=false")
+    until(lambda: dra.files() == ([], []), "no claim to be prepared")
+
+
+def test_a_slice_is_made_for_a_claim_and_goes_with_it(dra: DraLab) -> None:
+    dra.kill()
+    dra.start("DynamicMIG=true")
+    until(lambda: len(dra.devices()) > 100, "every slice that can be made")
+    dra.claim("made", of="mig.nvidia.com", count=3, cel="device.attributes['gpu.nvidia.com'].profile == '1g.10gb'")
+    dra.pod("cut", "made")
+    assert dra.says("cut", "MIG 1g.10gb").count("MIG 1g.10gb") == 3
+    others = [gpu["mig"]["devices"] for gpu in operate.snapshot(dra.lab.hw_root)["gpus"][:7]]
+    assert sum(map(len, others)) == 3
+    dra.claim("whole", count=6)
+    dra.pod("six", "whole")
+    assert dra.says("six", "GPU 5:").count("GPU ") == 6
+    for name in ("cut", "six"):
+        dra.lab.kubectl("delete", "pod", name, "--wait=false")
+    until(lambda: dra.files() == ([], []), "no claim to be prepared")
+    assert not any(
+        gpu["mig"]["devices"] or gpu["mig"]["enabled"] for gpu in operate.snapshot(dra.lab.hw_root)["gpus"][:7]
+    )
