@@ -465,6 +465,7 @@ async def test_a_change_is_ordered_of_the_role_and_its_result_answered() -> None
         change(world, OrderStep.WITHDRAW)
         await world.fulfilled(OrderStep.WITHDRAW)  # its slices are no reason against it
         assert world.ordered.change is None
+        assert "cuts GPUs into slices" in world.ordered.held
         given = change(world, OrderStep.CHANGE)
         await world.waits(CUTTING)
         assert world.ordered.change == given
@@ -473,7 +474,7 @@ async def test_a_change_is_ordered_of_the_role_and_its_result_answered() -> None
         world.ordered.answer("act-1", ChangeResult(done=True))
         answer = await world.fulfilled(OrderStep.CHANGE)
         assert answer.result == ChangeResult(done=True)
-        assert world.ordered.change is None
+        assert (world.ordered.change, world.ordered.held) == (None, "")
         assert set(world.ordered.withdrawn) == {ILL.uuid}
         change(world, OrderStep.RESUME)
         assert (await world.fulfilled(OrderStep.RESUME)).gpus[0].problem == ""

@@ -63,6 +63,13 @@ class Standing:
         return self.withdraws and _wants_release(self.order) and not self.over
 
     @property
+    def frees(self) -> bool:
+        """Whether GPUs are to be cut, now or soon, so that nobody may be on them."""
+        return (
+            self.withdraws and bool(self.order.layouts) and self.order.step is not OrderStep.RESUME and not self.result
+        )
+
+    @property
     def changes(self) -> bool:
         """Whether the GPUs are to be cut now."""
         return self.withdraws and self.order.step is OrderStep.CHANGE and self.result is None

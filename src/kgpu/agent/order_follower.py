@@ -152,7 +152,8 @@ class OrderFollower:
         gpus = standing.order.gpus if standing is not None and withdraws else ()
         was, now = ordered.released, f"{why}: the driver is released for it" if releases else ""
         change = standing.order if standing is not None and standing.changes else None
-        ordered.set(dict.fromkeys(gpus, f"withdrawn: {why}"), now, change)
+        held = why if standing is not None and standing.frees else ""
+        ordered.set(dict.fromkeys(gpus, f"withdrawn: {why}"), now, change, held)
         if now and not was:
             log.info("%s", now)
             self._context.readers.hold(now, exchange=standing is not None and standing.order.exchange)

@@ -27,13 +27,18 @@ class OrderedGpus:
         """The GPUs that are offered to no pod, by UUID, and why."""
         self.released = ""
         """Why nothing here may open the driver, "" while it may."""
+        self.held = ""
+        """Why no test may run on this node's GPUs, "" while it may: one is to be cut, and has to be unused for it."""
         self.change: NodeOrder | None = None
         """The order by whose layouts GPUs are to be cut now, None without one or once that was answered."""
 
-    def set(self, withdrawn: Mapping[str, str] = _NONE, released: str = "", change: NodeOrder | None = None) -> None:
+    def set(
+        self, withdrawn: Mapping[str, str] = _NONE, released: str = "", change: NodeOrder | None = None, held: str = ""
+    ) -> None:
         """Apply what is ordered from now on."""
-        if (withdrawn, released, change) != (self.withdrawn, self.released, self.change):
-            self.withdrawn, self.released, self.change = withdrawn, released, change
+        wanted = (withdrawn, released, change, held)
+        if wanted != (self.withdrawn, self.released, self.change, self.held):
+            self.withdrawn, self.released, self.change, self.held = wanted
             self._news.notify()
 
     def answer(self, act: str, result: ChangeResult) -> None:

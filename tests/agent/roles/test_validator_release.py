@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kgpu.agent.ordered import OrderedGpus
-from kgpu.agent.roles.validator import WhileHeld
+from kgpu.agent.roles.validator import WhileFree
 from kgpu.base.clock import settle
 from kgpu.hw.port import DriverReleasedError
 from kgpu.validator.cuda import CudaOutcome, MemoryCuda
@@ -29,7 +29,7 @@ class Slow(MemoryCuda):
 
 async def test_a_test_under_way_ends_and_none_begins() -> None:
     ordered, slow = OrderedGpus(), Slow()
-    runner = WhileHeld(slow, ordered)
+    runner = WhileFree(slow, ordered)
     test = asyncio.create_task(runner.run("GPU-1", deadline=60))
     await settle()
     ordered.set({"GPU-2": "withdrawn"})
@@ -41,8 +41,20 @@ async def test_a_test_under_way_ends_and_none_begins() -> None:
     assert (slow.runs, slow.ended) == (["GPU-1"], 1)
     quick = MemoryCuda()
     with pytest.raises(DriverReleasedError):
-        await WhileHeld(quick, ordered).run("GPU-1", deadline=60)
+        await WhileFree(quick, ordered).run("GPU-1", deadline=60)
     assert quick.runs == []
     ordered.set()
-    assert (await WhileHeld(quick, ordered).run("GPU-1", deadline=60)).passed
-    assert (await WhileHeld(quick, None).run("GPU-1", deadline=60)).passed
+    assert (await WhileFree(quick, ordered).run("GPU-1", deadline=60)).passed
+    assert (await WhileFree(quick, None).run("GPU-1", deadline=60)).passed
+
+
+async def test_nothing_is_on_a_gpu_that_is_about_to_be_cut() -> None:
+    ordered, slow = OrderedGpus(), Slow()
+    test = asyncio.create_task(WhileFree(slow, ordered).run("MIG-1", deadline=60))
+    await settle()
+    ordered.set({"GPU-1": "withdrawn"}, held="the operation cuts GPUs into slices")
+    with pytest.raises(DriverReleasedError, match="cuts GPUs into slices"):
+        await test
+    assert slow.ended == 1
+    with pytest.raises(DriverReleasedError):
+        await WhileFree(MemoryCuda(), ordered).run("MIG-1", deadline=60)

@@ -10,7 +10,7 @@ import functools
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 import pytest
@@ -29,12 +29,9 @@ LONGEST_S: Final = 8.0
 VICTIMS: Final = ("agent", "kube-apiserver", "kubelet")
 KILLS: Final = count(3, 20)
 Layout = tuple[str, ...]
-BY_CONFIG: Final[dict[str, tuple[Layout, dict[str, int]]]] = {
-    "all-disabled": ((), {GPU: 8}),
-    "two-cut": (("1g.10gb",) * 7, {GPU: 6, SLICE: 14}),
-    "two-large": (("3g.40gb",) * 2, {GPU: 6, LARGE_SLICE: 4}),
-}
-"""What each layout makes of GPUs 0 and 1, and what the node offers then; the other six GPUs stay as they are."""
+BY_CONFIG: Final[dict[str, Layout]] = {"all-disabled": (), "two-cut": ("1g.10gb",) * 7, "two-large": ("3g.40gb",) * 2}
+"""What each layout makes of GPUs 0 and 1; the other six GPUs stay as they are."""
+RESOURCES: Final = {"1g.10gb": SLICE, "3g.40gb": LARGE_SLICE}
 CUT: Final = (0, 1)
 TRAINS: Final = tuple(f"train-{number}" for number in range(8))
 
@@ -63,6 +60,12 @@ def kill(site: Site, victim: str) -> None:
         site.shell("pkill -KILL -f '[k]gpu-entrypoint agent' || true")
     else:
         site.lab.kill(victim)
+
+
+def resources_of(layouts: Iterable[Layout]) -> dict[str, int]:
+    """What a node of eight GPUs offers, two of which have these layouts."""
+    found = Counter(RESOURCES[profile] for layout in layouts for profile in layout)
+    return dict(found) | {GPU: 6 + sum(not layout for layout in layouts)}
 
 
 def ended(site: Site, config: str) -> str:
@@ -99,12 +102,11 @@ def is_as(site: Site, resources: dict[str, int]) -> bool:
     return quiet and offered(site) == resources and len(at_work(site)) == resources[GPU]
 
 
-def whole(site: Site) -> str:
-    """The layout without slices, once it is in force: the seed before may have ended in another one."""
+def make_whole(site: Site) -> None:
+    """No GPU is cut, as where a node begins: the seed before may have ended otherwise."""
     ask(site, "all-disabled")
     until(site, lambda: is_done(site, "all-disabled"), "whole GPUs")
-    until(site, lambda: is_as(site, BY_CONFIG["all-disabled"][1]), "a pod on each")
-    return "all-disabled"
+    until(site, lambda: is_as(site, resources_of([()] * 2)), "a pod on each")
 
 
 @pytest.mark.parametrize("seed", range(count(1, 10)))
@@ -112,7 +114,8 @@ def test_gpus_end_as_wanted_or_as_before_whoever_is_killed(trains: Site, seed: i
     chance = random.Random(seed)
     ends: Counter[str] = Counter()
     took = []
-    wished = before = whole(trains)
+    make_whole(trains)
+    wished, before = "all-disabled", [()] * len(CUT)
     for number in range(KILLS):
         wished = chance.choice([config for config in BY_CONFIG if config != wished])
         victim = VICTIMS[number % len(VICTIMS)]
@@ -122,21 +125,23 @@ def test_gpus_end_as_wanted_or_as_before_whoever_is_killed(trains: Site, seed: i
         began = time.monotonic()
         time.sleep(point)
         kill(trains, victim)
-        where = f"seed {seed}, kill {number}: {victim} after {point:.2f} s of {before} to {wished}"
+        where = f"seed {seed}, kill {number}: {victim} after {point:.2f} s to {wished}"
         state = until(trains, functools.partial(ended, trains, wished), f"an end ({where})")
         took.append(time.monotonic() - began)
         ends[state] += 1
         if state == "failed":
             told = report(trains)
             print(f"{where}: {told.reason if told else ''}: {told.message if told else ''}")
-        in_force = wished if state == "success" else before
-        layout, resources = BY_CONFIG[in_force]
-        assert [layout_of(trains, gpu) for gpu in CUT] == [layout] * 2, where
+        layouts = [layout_of(trains, gpu) for gpu in CUT]
+        wanted = BY_CONFIG[wished]
+        assert all(layout in (wanted, former) for layout, former in zip(layouts, before, strict=True)), where
+        assert (state == "success") is all(layout == wanted for layout in layouts), f"{where}: {layouts}"
         assert [layout_of(trains, gpu) for gpu in range(2, 8)] == [()] * 6, where
+        resources = resources_of(layouts)
         until(trains, functools.partial(is_as, trains, resources), f"{resources} and no operation ({where})")
         stayed = [name for name, uids in at_work(trains).items() if pods.get(name) == uids]
         assert len(stayed) >= 6, f"{where}: of {pods} stayed {stayed}"
-        before = in_force
+        before = layouts
         if victim == "agent":  # the kubelet would soon restart it after minutes only; a new kubelet has forgotten that
             trains.lab.kill("kubelet")
     print(f"seed {seed}: {dict(ends)}, {sum(took) / len(took):.1f} s each, {max(took):.1f} s at most")

@@ -43,7 +43,7 @@ async def _validator(host: Host, handle: RoleHandle) -> None:
             ValidatorContext(
                 reader=view,
                 root=root,
-                runner=WhileHeld(ChildCuda(root, env=options.env), host.ordered),
+                runner=WhileFree(ChildCuda(root, env=options.env), host.ordered),
                 settings=ValidatorSettings(
                     folder=validations_dir(options),
                     cdi_dirs=(options.host_root / CDI_STATIC_DIR.lstrip("/"), options.cdi_dir),
@@ -63,8 +63,8 @@ async def _validator(host: Host, handle: RoleHandle) -> None:
         )
 
 
-class WhileHeld:
-    """Tests devices only while the driver is not released; tests under way end when it is."""
+class WhileFree:
+    """Tests devices only while the driver is not released and no GPU is about to be cut; tests under way end then."""
 
     def __init__(self, runner: CudaRunner, ordered: OrderedGpus | None) -> None:
         self._runner = runner
@@ -73,17 +73,21 @@ class WhileHeld:
     async def run(self, uuid: str, *, deadline: float) -> CudaOutcome:
         if self._ordered is None:
             return await self._runner.run(uuid, deadline=deadline)
-        if self._ordered.released:
-            raise DriverReleasedError(self._ordered.released)
-        outcome = await before(self._released(self._ordered), self._runner.run(uuid, deadline=deadline))
+        if why := _forbidden(self._ordered):
+            raise DriverReleasedError(why)
+        outcome = await before(self._until_forbidden(self._ordered), self._runner.run(uuid, deadline=deadline))
         if outcome is None:
-            raise DriverReleasedError(self._ordered.released)
+            raise DriverReleasedError(_forbidden(self._ordered))
         return outcome
 
     @staticmethod
-    async def _released(ordered: OrderedGpus) -> None:
-        while not ordered.released:
+    async def _until_forbidden(ordered: OrderedGpus) -> None:
+        while not _forbidden(ordered):
             await ordered.changed(ordered.revision)
+
+
+def _forbidden(ordered: OrderedGpus) -> str:
+    return ordered.released or ordered.held
 
 
 async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
