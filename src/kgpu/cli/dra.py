@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kgpu.dra.gates import DraGates
-    from kgpu.dra.model import NodeDevices, PublishRules
+    from kgpu.dra.model import PublishedNode, PublishRules
     from kgpu.hw.port import Inventory
     from kgpu.hw.verdicts import GpuVerdict
     from kgpu.kube.port import Object
@@ -94,7 +94,7 @@ def read_xids(text: str) -> frozenset[int]:
     return frozenset(map(int, words))
 
 
-async def _devices(root: str, gates: DraGates, ignored: frozenset[int]) -> NodeDevices:
+async def _devices(root: str, gates: DraGates, ignored: frozenset[int]) -> PublishedNode:
     from kgpu.dra.devices import node_devices
 
     inventory = await _inventory(root)
@@ -130,7 +130,7 @@ def _verdicts(root: str) -> Mapping[str, GpuVerdict] | None:
     return None if found is None else found.by_uuid
 
 
-def print_table(node: NodeDevices, made: Sequence[Object]) -> None:
+def print_table(node: PublishedNode, made: Sequence[Object]) -> None:
     """A line for each device, below one that says how many slices there are."""
     devices = node.devices
     word = "ResourceSlice" if len(made) == 1 else "ResourceSlices"

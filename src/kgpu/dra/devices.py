@@ -16,7 +16,7 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError
 from kgpu.base.quantity import Quantity
 from kgpu.dra import nvidia
-from kgpu.dra.model import DraCounterSet, DraDevice, GpuDevices, NodeDevices, PublishRules
+from kgpu.dra.model import DraCounterSet, DraDevice, GpuDevices, PublishedNode, PublishRules
 from kgpu.dra.nvidia import GpuOfNode
 from kgpu.dra.taints import tainted
 from kgpu.formats.mig_geometry import Geometry, InstanceProfile, geometry_of, placements
@@ -33,7 +33,7 @@ Placed = tuple[InstanceProfile, int]
 
 def node_devices(
     inventory: Inventory, rules: PublishRules, verdicts: Mapping[str, GpuVerdict] | None = None
-) -> NodeDevices:
+) -> PublishedNode:
     """What the node publishes. ``verdicts`` are by UUID, None where no process gives any. Raises ConfigError for a
     vendor whose devices kgpu does not publish.
     """
@@ -52,7 +52,7 @@ def node_devices(
         devices = tainted(kept, gpu, None if verdicts is None else verdicts.get(gpu.uuid), rules)
         if devices:
             gpus.append(replace(published, devices=devices))
-    return NodeDevices(driver=driver, gpus=tuple(gpus), advice=tuple(advice))
+    return PublishedNode(driver=driver, gpus=tuple(gpus), advice=tuple(advice))
 
 
 def driver_of(vendor: str) -> str:

@@ -50,12 +50,14 @@ class DraDevice:
     """One device that a claim can be given.
 
     ``capacity`` and ``consumes`` are quantities by name; ``counter_set`` is the set that it consumes of, "" for none.
-    ``gpu`` and ``partition`` are UUIDs of what it is; ``partition`` is "" for a whole accelerator, and for a slice that
-    is made when a claim is prepared. ``instance`` is the GPU instance that is there, ``compute`` its compute instance.
+    ``gpu`` and ``partition`` are UUIDs of what it is; ``partition`` is "" for a ``whole`` accelerator, and for a slice
+    that is made when a claim is prepared. ``instance`` is the GPU instance that is there, ``compute`` the compute
+    instance in it.
     """
 
     name: str
     gpu: str
+    whole: bool = False
     partition: str = ""
     instance: int | None = None
     compute: int | None = None
@@ -88,7 +90,7 @@ class GpuDevices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDevices:
+class PublishedNode:
     """What a node publishes, under which driver's name; ``advice`` is about what it can't publish."""
 
     driver: str

@@ -68,7 +68,7 @@ def gpu_device(node: GpuOfNode) -> DraDevice:
         **_of_gpu(node),
     }
     capacity = {} if gpu.memory_mib is None else {"memory": _bytes(gpu.memory_mib)}
-    return DraDevice(name=f"gpu-{gpu.minor}", gpu=gpu.uuid, attributes=attributes, capacity=capacity)
+    return DraDevice(name=f"gpu-{gpu.minor}", gpu=gpu.uuid, whole=True, attributes=attributes, capacity=capacity)
 
 
 def partition_device(node: GpuOfNode, partition: Partition) -> DraDevice:

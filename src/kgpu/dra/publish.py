@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -22,7 +22,7 @@ from kgpu.base.service import StandingAdvice, StateSink, ignore_state, running
 from kgpu.base.waits import woken
 from kgpu.dra.api import DraApi
 from kgpu.dra.devices import node_devices
-from kgpu.dra.model import NodeDevices, PublishRules
+from kgpu.dra.model import PublishedNode, PublishRules
 from kgpu.dra.plan import PoolWrites, dropped, plan
 from kgpu.dra.slices import PoolOwner, pool_slices
 from kgpu.formats.names import DRA_FIELD_MANAGER
@@ -61,7 +61,7 @@ class SlicesContext:
     server: DraApi
     node: str
     reader: Reader
-    rules: Callable[[Inventory], PublishRules]
+    rules: Callable[[Inventory], Awaitable[PublishRules]]
     report: AdviceSink
     verdicts: VerdictSource | None = None
     clock: Clock = field(default_factory=SystemClock)
@@ -159,7 +159,7 @@ class SlicePublisher:
             self._ctx.on_state(False, error)
 
     async def _publish(self, inventory: Inventory) -> float:
-        rules = await asyncio.to_thread(self._ctx.rules, inventory)
+        rules = await self._ctx.rules(inventory)
         devices = node_devices(inventory, rules, self._known)
         for advice in self._advice.news(devices.advice):
             self._ctx.report(advice)
@@ -189,7 +189,7 @@ class SlicePublisher:
         self._restored = now
         return 0.0
 
-    def _plan(self, devices: NodeDevices) -> tuple[tuple[Object, ...], PoolWrites]:
+    def _plan(self, devices: PublishedNode) -> tuple[tuple[Object, ...], PoolWrites]:
         wanted = pool_slices(devices, self._owner, self._server)
         observed = self._slices.objects.values()
         return wanted, plan(wanted, observed, driver=devices.driver, node=self._owner.name)
@@ -232,7 +232,7 @@ class SlicePublisher:
                 )
             )
 
-    def _tell(self, devices: NodeDevices, wanted: tuple[Object, ...]) -> None:
+    def _tell(self, devices: PublishedNode, wanted: tuple[Object, ...]) -> None:
         if self._slices.error is not None:
             self._ctx.on_state(False, self._slices.error)
         elif not self._stale:
