@@ -15,7 +15,7 @@ from kgpu.dra.devices import node_devices
 from kgpu.dra.model import DraDevice, GpuDevices, PublishRules
 from kgpu.dra.nvidia import semver
 from kgpu.formats.mig_geometry import GEOMETRIES, Geometry, InstanceProfile, geometry_of, placements
-from kgpu.hw.port import Accelerator, Inventory
+from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Problem
 from tests.budget import count, sample
 from tests.dra.samples import A100, H100, a100, cut, h100, many, models, named, node_of, partition
 
@@ -221,6 +221,13 @@ def test_of_two_gpus_with_one_minor_number_the_first_is_published() -> None:
     assert {device.gpu for device in node.devices} == {first.uuid}
     assert [advice.subject for advice in node.advice] == [second.uuid]
     assert node.advice[0].reason == "DeviceNotPublished"
+
+
+def test_of_a_lost_and_a_well_gpu_with_one_minor_number_the_well_one_is_published() -> None:
+    first, second = h100(2).accelerators
+    lost = HardwareFinding(subject=first.uuid, problem=Problem.LOST, what="w", expected="e", remedy="r")
+    node = node_devices(node_of(replace(first, findings=(lost,)), replace(second, minor=0)), STATIC)
+    assert [device.gpu for device in node.devices] == [second.uuid]
 
 
 def test_a_vendor_without_a_driver_is_refused_with_the_way_out() -> None:

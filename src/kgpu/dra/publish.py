@@ -175,7 +175,7 @@ class SlicePublisher:
             return 0.0
         self._published = wanted
         self._retry.reset()
-        self._tell(devices, wanted)
+        self._tell(wanted)
         return self._reading.next_delay() if self._stale else INTERVAL
 
     def _rival_pause(self) -> float:
@@ -232,8 +232,9 @@ class SlicePublisher:
                 )
             )
 
-    def _tell(self, devices: PublishedNode, wanted: tuple[Object, ...]) -> None:
+    def _tell(self, wanted: tuple[Object, ...]) -> None:
         if self._slices.error is not None:
             self._ctx.on_state(False, self._slices.error)
         elif not self._stale:
-            self._ctx.on_state(True, f"{len(devices.devices)} devices in {len(wanted)} ResourceSlices")
+            devices = sum(len(one["spec"].get("devices") or ()) for one in wanted)
+            self._ctx.on_state(True, f"{devices} devices in {len(wanted)} ResourceSlices")
