@@ -246,7 +246,8 @@ STATES = st.builds(
     st.sets(st.integers(0, 3), max_size=2),
 )  # fmt: skip
 CRASHES = st.one_of(st.none(), st.integers(0, 6))
-MEDDLING = st.sampled_from(["none", "delete", "taint", "intrude", "older"])
+# What somebody else does between two changes; the last three leave a copy of a slice under another name.
+MEDDLING = st.sampled_from(["none", "delete", "taint", "newer", "rival", "older"])
 
 
 @tries(300)
@@ -263,12 +264,12 @@ def test_any_sequence_of_changes_ends_in_what_is_wanted_and_shows_no_half(
         assert len(steps) <= len(wanted) + len(server.own)
         for name, one in steps[:crash]:
             server.do(name, one)
-            assert server.seen() in (None, before, content(wanted))
+            assert not wanted or server.seen() in (None, before, content(wanted))
         if crash is not None and crash < len(steps):
             before = server.seen()
             for name, one in server.steps(server.plan(wanted)):
                 server.do(name, one)
-                assert server.seen() in (None, before, content(wanted))
+                assert not wanted or server.seen() in (None, before, content(wanted))
         assert server.seen() == content(wanted)
         assert server.plan(wanted).count == 0
         assert {name_of(one) for one in server.own} == {name_of(one) for one in wanted}
@@ -288,5 +289,5 @@ def meddle(server: Server, how: str) -> None:
     else:
         other = copy.deepcopy(last)
         other["metadata"]["name"] = f"{how}-{len(own)}"
-        other["spec"]["pool"]["generation"] += 1 if how == "intrude" else -1
+        other["spec"]["pool"]["generation"] += {"newer": 1, "rival": 0, "older": -1}[how]
         server.slices[name_of(other)] = other

@@ -19,7 +19,7 @@ from kgpu.dra.model import PublishRules
 from kgpu.dra.publish import SlicePublisher, SlicesContext
 from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Problem
-from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
+from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts, Verdicts
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES, Object, Resource, name_of
 from tests.dra.samples import NODE, h100
@@ -131,6 +131,24 @@ async def test_a_verdict_is_published_within_a_second_and_goes_with_it() -> None
 
 async def test_the_verdicts_that_stand_count_from_the_first_write_on() -> None:
     it = bench()
+    it.sicken(0, "driver:lost")
+    async with it.running():
+        assert it.devices == {"gpu-0": ["gpu.nvidia.com/gpu-lost"], "gpu-1": []}
+        assert it.writes == 1
+
+
+class LateVerdicts(MemoryVerdicts):
+    """As a file is that is followed from another thread."""
+
+    async def follow(self) -> AsyncIterator[Verdicts | None]:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        async for verdicts in super().follow():
+            yield verdicts
+
+
+async def test_and_before_they_are_followed() -> None:
+    it = bench(verdicts=LateVerdicts())
     it.sicken(0, "driver:lost")
     async with it.running():
         assert it.devices == {"gpu-0": ["gpu.nvidia.com/gpu-lost"], "gpu-1": []}
