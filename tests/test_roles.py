@@ -41,6 +41,12 @@ KNOWN: Final = {
 """Modules that mean the role, by role."""
 
 OTHERWISE: Final = {
+    "dra": {
+        "advise/": "a way of sharing",
+        "cli/dra.py": "the command's name",
+        "cli/main.py": "the command's name",
+        "exporter/options.py": "a value of an option",
+    },
     "exporter": {
         "cli/exporter.py": "the command's name",
         "cli/main.py": "the command's name",

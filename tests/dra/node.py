@@ -153,7 +153,7 @@ class Node:
         """Each whole GPU and every slice that could be made of it."""
         found = {}
         for gpu, family in zip(self.driver.state.values(), self.families, strict=True):
-            whole = DraDevice(name=f"gpu-{gpu.index}", gpu=gpu.uuid)
+            whole = DraDevice(name=f"gpu-{gpu.index}", gpu=gpu.uuid, whole=True)
             found[whole.name] = whole
             for row in GEOMETRIES[family].rows if family in GEOMETRIES else ():
                 for start in row.starts:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kgpu.dra.gates import DraGates
-    from kgpu.dra.model import NodeDevices, PublishRules
+    from kgpu.dra.model import PublishedNode, PublishRules
     from kgpu.hw.port import Inventory
     from kgpu.hw.verdicts import GpuVerdict
     from kgpu.kube.port import Object
@@ -82,7 +82,7 @@ def slices(
     click.echo(yaml_text.write(items), nl=False)
 
 
-async def _devices(root: str, gates: DraGates, ignored: frozenset[int]) -> NodeDevices:
+async def _devices(root: str, gates: DraGates, ignored: frozenset[int]) -> PublishedNode:
     from kgpu.dra.devices import node_devices
 
     inventory = await _inventory(root)
@@ -118,7 +118,7 @@ def _verdicts(root: str) -> Mapping[str, GpuVerdict] | None:
     return None if found is None else found.by_uuid
 
 
-def print_table(node: NodeDevices, made: Sequence[Object]) -> None:
+def print_table(node: PublishedNode, made: Sequence[Object]) -> None:
     """A line for each device, below one that says how many slices there are."""
     devices = node.devices
     word = "ResourceSlice" if len(made) == 1 else "ResourceSlices"

@@ -88,7 +88,7 @@ COMMANDS: Final = (
         "nvidia-mig-manager", "kgpu.cli.mig_manager", "mig_manager", "Slices by the Node's label.", hidden=True
     ),
     CommandEntry("mig", "kgpu.cli.mig", "mig", "Cut GPUs into MIG slices, as a config says."),
-    CommandEntry("dra", "kgpu.cli.dra", "dra", "Devices for Dynamic Resource Allocation: what a node would publish."),
+    CommandEntry("dra", "kgpu.cli.dra", "dra", "What a node would publish of its GPUs for DRA."),
     CommandEntry("nri", "kgpu.cli.nri", "nri", "Give GPUs to containers that ask for them by name."),
     CommandEntry("exporter", "kgpu.cli.exporter", "exporter", "What every accelerator does, as metrics."),
     CommandEntry("health", "kgpu.cli.health", "health", "Which GPUs of this node are well, why not, and what to do."),

@@ -15,9 +15,9 @@ from typing import Any, Final
 from kgpu.base.errors import ConfigError, KubeError
 from kgpu.base.quantity import Quantity, QuantityError
 from kgpu.base.suggest import did_you_mean
-from kgpu.formats.names import DRA_GROUP
 from kgpu.kube.port import KubeDiscovery, Object, Resource
 
+DRA_GROUP: Final = "resource.k8s.io"
 API_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 MAX_DEVICES: Final = 128
 MAX_DEVICES_WITH_MORE: Final = 64

@@ -50,14 +50,15 @@ class DraDevice:
     """One device that a claim can be given.
 
     ``capacity`` and ``consumes`` are quantities by name; ``counter_set`` is the set that it consumes of, "" for none.
-    ``gpu`` and ``partition`` are UUIDs of what it is; ``partition`` is "" for a whole accelerator, and for a slice that
-    is made when a claim is prepared. ``instance`` is the GPU instance that is there, ``compute`` its compute instance.
-    ``start`` and ``size`` are the memory slices that a slice has, none for a whole accelerator; ``profile`` is the
-    vendor's number of what can be made there, None for what is there.
+    ``gpu`` and ``partition`` are UUIDs of what it is; ``partition`` is "" for a ``whole`` accelerator, and for a slice
+    that is made when a claim is prepared. ``instance`` is the GPU instance that is there, ``compute`` the compute
+    instance in it. ``start`` and ``size`` are the memory slices that a slice has, none for a whole accelerator;
+    ``profile`` is the vendor's number of what can be made there, None for what is there.
     """
 
     name: str
     gpu: str
+    whole: bool = False
     partition: str = ""
     instance: int | None = None
     compute: int | None = None
@@ -73,7 +74,7 @@ class DraDevice:
     @property
     def uuid(self) -> str:
         """The device's own UUID, "" for a slice that is yet to be made."""
-        return self.partition or ("" if self.size else self.gpu)
+        return self.partition or (self.gpu if self.whole else "")
 
     @property
     def withdrawn(self) -> bool:
@@ -98,7 +99,7 @@ class GpuDevices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDevices:
+class PublishedNode:
     """What a node publishes, under which driver's name; ``advice`` is about what it can't publish."""
 
     driver: str

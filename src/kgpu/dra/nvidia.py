@@ -7,6 +7,7 @@ the attribute is absent. Published are a whole GPU as ``gpu-<minor>``, a slice a
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,11 +53,32 @@ _ENGINES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GpuOfNode:
-    """A GPU with the inventory that it is in, and the root complex that it is behind, "" if nobody knows."""
+    """A GPU with the attributes that it and all its slices have."""
 
-    inventory: Inventory
     gpu: Accelerator
-    pcie_root: str = ""
+    attributes: Mapping[str, DeviceAttribute]
+
+
+def gpu_of_node(inventory: Inventory, gpu: Accelerator, pcie_root: str) -> GpuOfNode:
+    """The GPU as it is published; ``pcie_root`` is the root complex that it is behind, "" if nobody knows."""
+    texts = {
+        "productName": gpu.name,
+        "brand": _BRANDS.get(gpu.brand, ""),
+        "architecture": architecture(gpu.compute_capability),
+        "addressingMode": gpu.addressing_mode or ("ATS" if gpu.coherent else ""),
+        DRA_PCI_BUS_ID: gpu.pci_bus_id,
+        DRA_PCIE_ROOT: pcie_root,
+    }
+    versions = {
+        "cudaComputeCapability": _dotted(gpu.compute_capability),
+        "driverVersion": inventory.driver_version,
+        "cudaDriverVersion": _dotted(inventory.cuda_version),
+    }
+    found = {name: _text(text) for name, text in texts.items() if text}
+    for name, text in versions.items():
+        if version := semver(text):
+            found[name] = DeviceAttribute(version, AttributeKind.VERSION)
+    return GpuOfNode(gpu, found)
 
 
 def gpu_device(node: GpuOfNode) -> DraDevice:
@@ -65,10 +87,10 @@ def gpu_device(node: GpuOfNode) -> DraDevice:
     attributes = {
         "type": DeviceAttribute("gpu"),
         "uuid": _text(gpu.uuid),
-        **_of_gpu(node),
+        **node.attributes,
     }
     capacity = {} if gpu.memory_mib is None else {"memory": _bytes(gpu.memory_mib)}
-    return DraDevice(name=f"gpu-{gpu.minor}", gpu=gpu.uuid, attributes=attributes, capacity=capacity)
+    return DraDevice(name=f"gpu-{gpu.minor}", gpu=gpu.uuid, whole=True, attributes=attributes, capacity=capacity)
 
 
 def partition_device(node: GpuOfNode, partition: Partition) -> DraDevice:
@@ -86,7 +108,7 @@ def partition_device(node: GpuOfNode, partition: Partition) -> DraDevice:
         size=size,
         attributes={"uuid": _text(partition.uuid), **_of_slice(node, partition.profile)},
         capacity={
-            **{name: str(Quantity.of(count)) for name, count in counts.items()},
+            **{name: _amount(count) for name, count in counts.items()},
             "memory": _bytes(partition.memory_mib),
             **{f"memorySlice{unit}": "1" for unit in range(start, start + size)},
         },
@@ -105,7 +127,7 @@ def candidate_device(node: GpuOfNode, geometry: Geometry, row: InstanceProfile, 
         size=row.units,
         attributes=_of_slice(node, row.name),
         capacity={
-            **{capacity: str(Quantity.of(getattr(row, member))) for capacity, _, _, member in _ENGINES},
+            **{capacity: _amount(getattr(row, member)) for capacity, _, _, member in _ENGINES},
             "memory": memory,
         },
         counter_set=counter_set_name(gpu),
@@ -125,7 +147,7 @@ def counter_set_name(gpu: Accelerator) -> str:
 
 def consumption(gpu: Accelerator, geometry: Geometry, row: InstanceProfile, start: int) -> dict[str, str]:
     """What an instance of the profile at the place takes, by counter; nothing is left out."""
-    taken = {counter: str(Quantity.of(getattr(row, member))) for _, counter, _, member in _ENGINES}
+    taken = {counter: _amount(getattr(row, member)) for _, counter, _, member in _ENGINES}
     taken = {counter: amount for counter, amount in taken.items() if amount != "0"}
     if memory := memory_mib(row, geometry, gpu.memory_mib or 0):
         taken["memory"] = _bytes(memory)
@@ -178,33 +200,7 @@ def _of_slice(node: GpuOfNode, profile: str) -> dict[str, DeviceAttribute]:
         "type": DeviceAttribute("mig"),
         "parentUUID": _text(node.gpu.uuid),
         "profile": _text(profile),
-        **_of_gpu(node),
-    }
-
-
-def _of_gpu(node: GpuOfNode) -> dict[str, DeviceAttribute]:
-    """What a GPU and its slices have in common."""
-    gpu, inventory = node.gpu, node.inventory
-    texts = {
-        "productName": gpu.name,
-        "brand": _BRANDS.get(gpu.brand, ""),
-        "architecture": architecture(gpu.compute_capability),
-        "addressingMode": gpu.addressing_mode or ("ATS" if gpu.coherent else ""),
-        DRA_PCI_BUS_ID: gpu.pci_bus_id,
-        DRA_PCIE_ROOT: node.pcie_root,
-    }
-    versions = {
-        "cudaComputeCapability": _dotted(gpu.compute_capability),
-        "driverVersion": inventory.driver_version,
-        "cudaDriverVersion": _dotted(inventory.cuda_version),
-    }
-    return {
-        **{name: _text(text) for name, text in texts.items() if text},
-        **{
-            name: DeviceAttribute(version, AttributeKind.VERSION)
-            for name, text in versions.items()
-            if (version := semver(text))
-        },
+        **node.attributes,
     }
 
 
@@ -234,6 +230,12 @@ def _text(text: str) -> DeviceAttribute:
     return DeviceAttribute(text.encode("utf-8", "replace")[:MAX_TEXT].decode("utf-8", "ignore"))
 
 
+@functools.lru_cache(1024)
+def _amount(count: int) -> str:
+    return str(Quantity.of(count))
+
+
+@functools.lru_cache(1024)
 def _bytes(mib: int) -> str:
     return str(Quantity.of(mib * _MIB, Format.BINARY))
 

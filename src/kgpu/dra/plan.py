@@ -46,9 +46,8 @@ def plan(wanted: Sequence[Object], observed: Iterable[Object], *, driver: str, n
     changed = [one for one in wanted if not _is_there(one, own.get(name_of(one)), highest)]
     if not changed:
         return PoolWrites(deletes=stale)
-    rivals = any(_pool(one) == pool and _generation(one) == highest for one in stale)
     generation, written = highest, changed
-    if rivals or not (_is_one_of_many(wanted, changed, own, highest) or _is_half_written(wanted, own, highest)):
+    if not (_is_one_of_many(wanted, changed, own, highest) or _is_half_written(wanted, own, highest)):
         generation, written = highest + 1, list(wanted)
     ready = [_ready(one, own.get(name_of(one)), generation) for one in written]
     return PoolWrites(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -22,7 +22,7 @@ from kgpu.base.service import StandingAdvice, StateSink, ignore_state, running
 from kgpu.base.waits import woken
 from kgpu.dra.api import DraApi, served_api
 from kgpu.dra.devices import DRIVERS, node_devices
-from kgpu.dra.model import NodeDevices, PublishRules
+from kgpu.dra.model import PublishedNode, PublishRules
 from kgpu.dra.plan import PoolWrites, dropped, plan
 from kgpu.dra.slices import PoolOwner, pool_slices
 from kgpu.formats.names import DRA_FIELD_MANAGER
@@ -61,7 +61,7 @@ class SlicesContext:
     server: DraApi
     node: str
     reader: Reader
-    rules: Callable[[Inventory], PublishRules]
+    rules: Callable[[Inventory], Awaitable[PublishRules]]
     report: AdviceSink
     verdicts: VerdictSource | None = None
     clock: Clock = field(default_factory=SystemClock)
@@ -159,7 +159,7 @@ class SlicePublisher:
             self._ctx.on_state(False, error)
 
     async def _publish(self, inventory: Inventory) -> float:
-        rules = await asyncio.to_thread(self._ctx.rules, inventory)
+        rules = await self._ctx.rules(inventory)
         devices = node_devices(inventory, rules, self._known)
         for advice in self._advice.news(devices.advice):
             self._ctx.report(advice)
@@ -175,7 +175,7 @@ class SlicePublisher:
             return 0.0
         self._published = wanted
         self._retry.reset()
-        self._tell(devices, wanted)
+        self._tell(wanted)
         return self._reading.next_delay() if self._stale else INTERVAL
 
     def _rival_pause(self) -> float:
@@ -189,7 +189,7 @@ class SlicePublisher:
         self._restored = now
         return 0.0
 
-    def _plan(self, devices: NodeDevices) -> tuple[tuple[Object, ...], PoolWrites]:
+    def _plan(self, devices: PublishedNode) -> tuple[tuple[Object, ...], PoolWrites]:
         wanted = pool_slices(devices, self._owner, self._server)
         observed = self._slices.objects.values()
         return wanted, plan(wanted, observed, driver=devices.driver, node=self._owner.name)
@@ -232,17 +232,19 @@ class SlicePublisher:
                 )
             )
 
-    def _tell(self, devices: NodeDevices, wanted: tuple[Object, ...]) -> None:
+    def _tell(self, wanted: tuple[Object, ...]) -> None:
         if self._slices.error is not None:
             self._ctx.on_state(False, self._slices.error)
         elif not self._stale:
-            self._ctx.on_state(True, f"{len(devices.devices)} devices in {len(wanted)} ResourceSlices")
+            devices = sum(len(one["spec"].get("devices") or ()) for one in wanted)
+            self._ctx.on_state(True, f"{devices} devices in {len(wanted)} ResourceSlices")
 
 
 async def withdraw(api: KubeApi, node: str) -> None:
     """Delete what this node publishes, so that no claim gets its devices. Raises KubeError."""
     server = await served_api(api)  # type: ignore[arg-type]
     selector = Selector(fields=(("spec.nodeName", node),))
+    drivers = {driver.name for driver in DRIVERS.values()}
     for one in (await api.list(server.resource, selector=selector)).items:
-        if one["spec"].get("driver") in DRIVERS.values():
+        if one["spec"].get("driver") in drivers:
             await api.delete(server.resource, name_of(one), uid=str(one["metadata"].get("uid") or ""))

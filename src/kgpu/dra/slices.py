@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from kgpu.base.errors import UserError
 from kgpu.dra.api import MAX_COUNTER_SETS, MAX_DEVICES, MAX_DEVICES_WITH_MORE, DraApi, problems
-from kgpu.dra.model import DeviceTaintEffect, DraCounterSet, DraDevice, GpuDevices, NodeDevices
+from kgpu.dra.model import DeviceTaintEffect, DraCounterSet, DraDevice, GpuDevices, PublishedNode
 from kgpu.kube.port import Object
 
 MAX_NAME: Final = 253
@@ -46,7 +46,7 @@ class SliceContent:
     counter_sets: tuple[DraCounterSet, ...] = ()
 
 
-def pool_slices(node: NodeDevices, owner: PoolOwner, api: DraApi, *, generation: int = 1) -> tuple[Object, ...]:
+def pool_slices(node: PublishedNode, owner: PoolOwner, api: DraApi, *, generation: int = 1) -> tuple[Object, ...]:
     """The slices of the node's pool, all of one generation; none where there are no devices. Raises InvalidSlicesError
     for what the API server would refuse.
     """
@@ -113,7 +113,7 @@ def _shown(gpu: GpuDevices, api: DraApi) -> GpuDevices:
         return replace(gpu, devices=devices)
     # Without counters: what is there anyway, else the whole GPU alone.
     there = tuple(device for device in devices if not device.counter_set)
-    whole = tuple(replace(one, counter_set="", consumes={}) for one in devices if one.consumes == gpu.counters.counters)
+    whole = tuple(replace(one, counter_set="", consumes={}) for one in devices if one.whole)
     return GpuDevices(devices=there or whole)
 
 

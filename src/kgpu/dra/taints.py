@@ -35,7 +35,7 @@ class PlacedTaint:
     compute: int | None = None
 
     def touches(self, device: DraDevice) -> bool:
-        """Whether the device is what the taint is about, contains it or belongs to it."""
+        """Whether the device is what the taint is about, or belongs to it."""
         if self.instance is None:
             return True
         return device.instance == self.instance and self.compute in (None, device.compute)

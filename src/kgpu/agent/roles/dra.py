@@ -28,7 +28,7 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
     import contextlib
 
     from kgpu.base.service import first_end, running
-    from kgpu.dra.api import served_api
+    from kgpu.dra.api import DRA_GROUP, served_api
     from kgpu.dra.gates import read_gates
     from kgpu.dra.node_claims import NodeClaims
     from kgpu.dra.publish import SlicePublisher, SlicesContext
@@ -55,7 +55,7 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
         ))  # fmt: skip
         claims = NodeClaims(
             api=host.api(), driver=names.DRA_GPU_DRIVER, pool=options.node_name, preparations=preparations,
-            resource=Resource(names.DRA_GROUP, server_api.version, "resourceclaims", "ResourceClaim"),
+            resource=Resource(DRA_GROUP, server_api.version, "resourceclaims", "ResourceClaim"),
         )  # fmt: skip
         server = DraPluginServer(
             names.DRA_GPU_DRIVER, claims, plugins=Path(values["plugins"]), registrar=Path(values["registrar"])
@@ -126,10 +126,11 @@ class _NodeDevices:
         from kgpu.dra.devices import node_devices
 
         self._seen = inventory = await self._host.reader.inventory()
-        return {device.name: device for device in node_devices(inventory, self.rules(inventory)).devices}
+        return {device.name: device for device in node_devices(inventory, await self.rules(inventory)).devices}
 
-    def rules(self, inventory: Inventory) -> PublishRules:
+    async def rules(self, inventory: Inventory) -> PublishRules:
         """How an inventory is published now."""
+        from kgpu.base.threads import beside
         from kgpu.dra.host_facts import read_pcie_roots
         from kgpu.dra.model import PublishRules
 
@@ -137,7 +138,7 @@ class _NodeDevices:
         return PublishRules(
             dynamic=self._gates.dynamic_mig, monitored=self._gates.health_check, ignored_xids=self._ignored,
             made=self._preparations.made if self._preparations is not None else frozenset(),
-            pcie_roots=read_pcie_roots(root, inventory),
+            pcie_roots=await beside(read_pcie_roots, root, inventory),
         )  # fmt: skip
 
     def _latest(self) -> Inventory:

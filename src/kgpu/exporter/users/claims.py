@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from kgpu.exporter.model import ClaimedKey
+from kgpu.formats.names import DRA_PCI_BUS_ID
 from kgpu.hw.port import Accelerator, Inventory
 from kgpu.kube.port import Object, Resource, Selector
 
@@ -23,8 +24,7 @@ _UUID: Final = "uuid"
 _PARENT: Final = "parentUUID"
 _PROFILE: Final = "profile"
 _TYPE: Final = "type"
-_BUS: Final = "resource.kubernetes.io/pciBusID"
-_KEPT: Final = (_UUID, _PARENT, _PROFILE, _TYPE, _BUS)
+_KEPT: Final = (_UUID, _PARENT, _PROFILE, _TYPE, DRA_PCI_BUS_ID)
 _GPUS: Final = ("gpu", "mig")
 # GPU's minor, profile, the profile's number, where the device begins: gpu-1-mig-2g47gb-14-0
 _PLACE: Final = re.compile(r"gpu-[0-9]{1,4}-mig-.{1,40}-[0-9]{1,3}-([0-9]{1,3})", re.ASCII)
@@ -95,7 +95,7 @@ def _uuid(name: str, attributes: Mapping[str, str], inventory: Inventory) -> str
     if _PARENT in attributes:
         parent = next((gpu for gpu in inventory.accelerators if gpu.uuid == attributes[_PARENT]), None)
         return (_slice(name, attributes.get(_PROFILE, ""), parent) if parent else "") or name
-    bus = attributes.get(_BUS, "").lower()
+    bus = attributes.get(DRA_PCI_BUS_ID, "").lower()
     uuid = next((gpu.uuid for gpu in inventory.accelerators if bus and gpu.pci_bus_id == bus), "")
     return uuid or (name if kind else "")
 
