@@ -25,7 +25,12 @@ TEMPLATE = kind("ResourceClaimTemplate", {"spec": CLAIM["spec"]})
 CLASS = kind("DeviceClass", {"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]})
 SLICE = kind(
     "ResourceSlice",
-    {"driver": DRIVER, "nodeName": "n1", "pool": {"name": "n1", "resourceSliceCount": 1}, "devices": [{"name": "gpu-0"}]},
+    {
+        "driver": DRIVER,
+        "nodeName": "n1",
+        "pool": {"name": "n1", "resourceSliceCount": 1},
+        "devices": [{"name": "gpu-0"}],
+    },
 )
 COUNTERS = kind(
     "ResourceSlice",
@@ -367,7 +372,13 @@ def device_status(**over: Any) -> Object:
 
 
 def condition(**over: Any) -> Object:
-    whole = {"type": "Ready", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z"}
+    whole = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "R",
+        "message": "",
+        "lastTransitionTime": "2026-01-02T03:04:05Z",
+    }
     return device_status(conditions=[{key: value for key, value in {**whole, **over}.items() if value is not None}])
 
 

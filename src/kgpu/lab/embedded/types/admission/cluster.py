@@ -122,6 +122,20 @@ class NodeRestriction:
                 raise refused(review, f'node "{node}" is not allowed to {verb} node "{name}"')
         elif review.kind.key == ("", "pods"):
             self._pod(review, reads, node)
+        elif review.kind.key == ("resource.k8s.io", "resourceslices"):
+            self._slice(review, reads, node)
+
+    @staticmethod
+    def _slice(review: Review, reads: ObjectLookup, node: str) -> None:
+        if review.operation == "CREATE":
+            verb, found = "create", review.obj
+        elif review.operation == "DELETE":
+            kind = review.kind
+            verb, found = "delete", review.old or reads.get(kind.group, kind.plural, "", review.name) or {}
+        else:
+            return
+        if (found.get("spec") or {}).get("nodeName") != node:
+            raise refused(review, f"can only {verb} ResourceSlice with the same NodeName as the requesting node")
 
     @staticmethod
     def _pod(review: Review, reads: ObjectLookup, node: str) -> None:

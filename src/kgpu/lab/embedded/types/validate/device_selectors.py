@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -21,9 +22,12 @@ def complaint(text: str) -> str:
 
     program = _environment().compile(text)
     if isinstance(program, CelError):
-        return f"compilation failed: {program}"
-    if program.result not in {"bool", "any", "dyn"}:
-        return f"must evaluate to bool or the unknown type, not {program.result}"
+        # cel-go counts the columns of a text without any from 0.
+        return f"compilation failed: {program if text else str(program).replace('<input>:1:1:', '<input>:1:0:', 1)}"
+    if program.result not in {"bool", "dyn"}:
+        # What is of any type here is declared as a message of any type there.
+        result = re.sub(r"\bdyn\b", "google.protobuf.Any", program.result)
+        return f"must evaluate to bool or the unknown type, not {result}"
     return ""
 
 

@@ -133,7 +133,7 @@ def _place(errors: Errors, spec: Object) -> None:
         if len(terms or ()) != 1:
             # More would make it hard to merge the selectors of several slices.
             at = "spec.nodeSelector.nodeSelectorTerms"
-            errors.append(bad_value(at, internal(NODE_TERMS, terms), "must have exactly one node selector term"))
+            errors.append(bad_value(at, internal(NODE_TERMS, terms or []), "must have exactly one node selector term"))
     for field in _PLACES[2:]:
         if spec.get(field) is not None:
             found += [field] * _flag(errors, f"spec.{field}", spec[field])

@@ -9,7 +9,8 @@ import ipaddress
 from collections.abc import Collection
 from typing import Final
 
-from kgpu.lab.embedded.status import Object, bad_value, forbidden_field, required
+from kgpu.lab.embedded.status import Object, Verbatim, bad_value, forbidden_field, required, shown
+from kgpu.lab.embedded.types.prepare_claim import device_key
 from kgpu.lab.embedded.types.validate.base import Errors, immutable, not_supported, too_long, too_many
 from kgpu.lab.embedded.types.validate.device_internal import ALLOCATION, internal
 from kgpu.lab.embedded.types.validate.devices import (
@@ -32,13 +33,8 @@ _MOST_CONFIGS: Final = 64  # the class's and the claim's
 _MOST_REQUESTS: Final = 32
 _MOST_CONDITIONS: Final = 8
 _MOST_ADDRESSES: Final = 16
+_KEY: Final = ("Driver", "Pool", "Device", "ShareID")
 _SOURCES: Final = ("FromClaim", "FromClass")
-
-
-def device_key(row: Object) -> tuple[str, str, str, str]:
-    """Which device a result or a device's status is about: driver, pool, device, share."""
-    driver, pool, device, share = (row.get(field) or "" for field in ("driver", "pool", "device", "shareID"))
-    return driver, pool, device, share
 
 
 def claim_status(errors: Errors, obj: Object, old: Object, known: Collection[str]) -> None:
@@ -124,9 +120,9 @@ def _device_statuses(errors: Errors, path: str, rows: list[Object], allocated: C
     unique(errors, path, rows, check, key=_shown)
 
 
-def _shown(row: Object) -> str:
-    driver, pool, device, share = device_key(row)
-    return "/".join((driver, pool, device, *([share] if share else [])))
+def _shown(row: Object) -> Verbatim:
+    """The device as the messages quote its key."""
+    return Verbatim(shown(dict(zip(_KEY, device_key(row), strict=True))))
 
 
 def _network(errors: Errors, path: str, data: Object) -> None:
