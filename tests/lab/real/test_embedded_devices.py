@@ -1,4 +1,4 @@
-"""Dynamic Resource Allocation on the real API server: the recorded answers are still its answers."""
+"""Dynamic Resource Allocation on real programs: what is recorded of them is still what they say and do."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from kgpu.base.errors import LabError
 from tests import on_real
+from tests.lab.embedded.controllers import story_claims
+from tests.lab.embedded.controllers.real_claims import RealNamespace
 from tests.lab.embedded.types import device_answers
 
 from . import gated
@@ -27,3 +29,10 @@ def test_the_recorded_answers_are_the_real_server_s(plane: gated.Gated) -> None:
     recorded = device_answers.recorded()
     assert found.keys() == recorded.keys()
     assert {name: one for name, one in found.items() if one != recorded[name]} == {}
+
+
+async def test_the_story_of_claims_is_the_real_controller_s(plane: gated.Gated) -> None:
+    plane.start_controllers()
+    backend = RealNamespace(plane.server, "claims-story")
+    backend.prepare()
+    assert await story_claims.tell(backend) == story_claims.said()

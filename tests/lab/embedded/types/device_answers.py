@@ -27,6 +27,8 @@ def recorded() -> dict[str, Any]:
 def everything(server: RealServer) -> dict[str, Any]:
     """Ask it all, of a server whose controllers do not run yet."""
     server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    account = {"metadata": {"name": "default"}}
+    server.call("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", account)
     return {row.id: list(server.judged(row, NAMESPACE)) for row in device_table.rows()}
 
 

@@ -455,6 +455,37 @@ LATER: dict[str, Object] = {
 }
 
 
+MAPPING: Object = {"containerName": "c", "resourceName": "example.com/gpu", "requestName": "r"}
+POD: Object = {
+    "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "with-claims"},
+    "spec": {
+        "containers": [{"name": "c", "image": "i", "resources": {"limits": {"example.com/gpu": "1"}}}],
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}],
+    },
+}  # fmt: skip
+
+
+def mapped(*mappings: Object, name: str = "x") -> Object:
+    return {"extendedResourceClaimStatus": {"resourceClaimName": name, "requestMappings": list(mappings)}}
+
+
+# The status to write of a pod with a claim and an extended resource.
+POD_STATUSES: dict[str, Object] = {
+    "claims": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "x"}]},
+    "claims-needless": {"resourceClaimStatuses": [{"name": "gpu"}]},
+    "claims-other": {"resourceClaimStatuses": [{"name": "b", "resourceClaimName": "x"}]},
+    "claims-name": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "A"}]},
+    "extended": mapped(MAPPING),
+    "extended-nothing": mapped(),
+    "extended-twice": mapped(MAPPING, MAPPING),
+    "extended-container": mapped({**MAPPING, "containerName": "d"}),
+    "extended-resource": mapped({**MAPPING, "resourceName": "cpu"}),
+    "extended-request": mapped({**MAPPING, "requestName": "A"}),
+    "extended-name": mapped(MAPPING, name="A"),
+    "extended-no-name": mapped(MAPPING, name=""),
+}
+
+
 def rows() -> list[Row]:
     found = [
         Row(f"{base}/{name}", laid(manifest, over))
@@ -473,5 +504,9 @@ def rows() -> list[Row]:
     found += [
         Row(f"held/{name}", held, patch={"status": status}, subresource="status", first={"status": FIRST})
         for name, status in LATER.items()
+    ]
+    found += [
+        Row(f"pod-status/{name}", POD, patch={"status": status}, subresource="status")
+        for name, status in POD_STATUSES.items()
     ]
     return found
