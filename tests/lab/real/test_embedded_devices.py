@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import pytest
 
 from kgpu.base.errors import LabError
-from tests import on_real
+from tests import budget, on_real
 from tests.lab.embedded.controllers import story_claims
 from tests.lab.embedded.controllers.real_claims import RealNamespace
-from tests.lab.embedded.types import device_answers
+from tests.lab.embedded.types import device_answers, device_mutants, verdicts
 
 from . import gated
 
@@ -29,6 +30,17 @@ def test_the_recorded_answers_are_the_real_server_s(plane: gated.Gated) -> None:
     recorded = device_answers.recorded()
     assert found.keys() == recorded.keys()
     assert {name: one for name, one in found.items() if one != recorded[name]} == {}
+
+
+def test_what_is_changed_at_random_is_judged_alike(plane: gated.Gated) -> None:
+    embedded = verdicts.core()
+    plane.server.call("POST", "/api/v1/namespaces", {"metadata": {"name": "plain"}})
+    unlike = []
+    for row in device_mutants.mutants(random.Random(budget.count(8, None)), budget.count(500, 5000)):
+        ours, real = verdicts.judged(embedded, row), plane.server.judged(row, "plain")
+        if device_mutants.alike(ours) != device_mutants.alike(real):
+            unlike.append((row, ours, real))
+    assert unlike == []
 
 
 async def test_the_story_of_claims_is_the_real_controller_s(plane: gated.Gated) -> None:

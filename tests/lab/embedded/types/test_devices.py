@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import random
+
 import pytest
 
-from tests.lab.embedded.types import device_answers, verdicts
+from tests import budget
+from tests.lab.embedded.types import device_answers, device_mutants, verdicts
 from tests.lab.embedded.types.device_table import rows
 from tests.lab.embedded.types.row import Row
 
@@ -20,3 +24,13 @@ def test_it_answers_as_the_real_server(row: Row) -> None:
 
 def test_each_answer_is_a_row_s() -> None:
     assert RECORDED.keys() == {row.id for row in ROWS}
+
+
+def test_whatever_is_sent_is_judged() -> None:
+    chance = random.Random(budget.count(7, None))
+    codes = set()
+    for row in device_mutants.mutants(chance, budget.count(300, 5000)):
+        code, said = verdicts.judged(SERVED, row)
+        json.dumps(said)
+        codes.add(code)
+    assert codes == {200, 201, 400, 422}

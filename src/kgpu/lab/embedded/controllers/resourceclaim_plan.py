@@ -43,9 +43,12 @@ class ClaimUse:
 
 
 def claim_uses(pod: Object) -> list[ClaimUse]:
+    rows = spec_of(pod).get("resourceClaims")
+    if not rows:
+        return []  # as most pods
     made = {row.get("name"): row for row in status_of(pod).get("resourceClaimStatuses") or ()}
     uses = []
-    for row in spec_of(pod).get("resourceClaims") or ():
+    for row in rows:
         name, template = str(row.get("name") or ""), row.get("resourceClaimTemplateName")
         if template is None:
             uses.append(ClaimUse(name, str(row.get("resourceClaimName") or "")))

@@ -1,6 +1,6 @@
 """Admin access to devices: only in namespaces whose label allows it (DRAAdminAccess).
 
-The real server checks it as a part of validation; its message is the same.
+The real server checks it at the beginning of validation, so that the other errors are told with it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Final
 from kgpu.formats.names import ADMIN_ACCESS_LABEL
 from kgpu.lab.embedded.core.model import ObjectLookup, Review
 from kgpu.lab.embedded.status import Object, forbidden_field, invalid
+from kgpu.lab.embedded.types.validate import validate
 
 _GROUP: Final = "resource.k8s.io"
 _WORDS: Final = f"admin access to devices requires the `{ADMIN_ACCESS_LABEL}: true` label on the containing namespace"
@@ -28,7 +29,8 @@ class DeviceAdminAccess:
         namespace = reads.get("", "namespaces", "", review.namespace) or {"metadata": {}}
         if (namespace["metadata"].get("labels") or {}).get(ADMIN_ACCESS_LABEL) != "true":
             name = review.name or str(review.obj["metadata"].get("name") or "")
-            raise invalid(_GROUP, review.kind.kind, name, [forbidden_field(path, _WORDS)])
+            rest = validate(review.kind, review.obj, review.old, review.subresource)
+            raise invalid(_GROUP, review.kind.kind, name, [forbidden_field(path, _WORDS), *rest])
 
 
 def _asked(review: Review) -> str:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -22,11 +21,12 @@ def complaint(text: str) -> str:
 
     program = _environment().compile(text)
     if isinstance(program, CelError):
-        # cel-go counts the columns of a text without any from 0.
-        return f"compilation failed: {program if text else str(program).replace('<input>:1:1:', '<input>:1:0:', 1)}"
+        # Of a text without any, cel-go counts columns from 0 and shows no line.
+        words = str(program) if text else str(program).split("\n", 1)[0].replace(":1:1:", ":1:0:", 1)
+        return f"compilation failed: {words}"
     if program.result not in {"bool", "dyn"}:
         # What is of any type here is declared as a message of any type there.
-        result = re.sub(r"\bdyn\b", "google.protobuf.Any", program.result)
+        result = program.result.replace("map(string, dyn)", "map(string, google.protobuf.Any)")
         return f"must evaluate to bool or the unknown type, not {result}"
     return ""
 
