@@ -20,6 +20,7 @@ from . import gated
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gated.Gated]:
     try:
         with gated.running(tmp_path_factory.mktemp("gated")) as found:
+            device_answers.prepare(found.server)
             yield found
     except LabError as error:
         on_real.unavailable(error.one_line(), what="control plane")
@@ -34,10 +35,9 @@ def test_the_recorded_answers_are_the_real_server_s(plane: gated.Gated) -> None:
 
 def test_what_is_changed_at_random_is_judged_alike(plane: gated.Gated) -> None:
     embedded = verdicts.core()
-    plane.server.call("POST", "/api/v1/namespaces", {"metadata": {"name": "plain"}})
     unlike = []
-    for row in device_mutants.mutants(random.Random(budget.count(8, None)), budget.count(500, 5000)):
-        ours, real = verdicts.judged(embedded, row), plane.server.judged(row, "plain")
+    for row in device_mutants.mutants(random.Random(budget.count(8, None)), budget.count(500, 2000)):
+        ours, real = verdicts.judged(embedded, row), plane.server.judged(row, device_answers.NAMESPACE)
         if device_mutants.alike(ours) != device_mutants.alike(real):
             unlike.append((row, ours, real))
     assert unlike == []

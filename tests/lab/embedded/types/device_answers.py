@@ -24,14 +24,19 @@ def recorded() -> dict[str, Any]:
     return found
 
 
-def everything(server: RealServer) -> dict[str, Any]:
-    """Ask it all, of a server whose controllers do not run yet."""
+def prepare(server: RealServer) -> None:
+    """The namespace, and the account that its pods need."""
     server.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     account = {"metadata": {"name": "default"}}
     server.call("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", account)
+
+
+def everything(server: RealServer) -> dict[str, Any]:
+    """Ask it all, of a server that is prepared and whose controllers do not run yet."""
     return {row.id: list(server.judged(row, NAMESPACE)) for row in device_table.rows()}
 
 
 if __name__ == "__main__":
-    answers = everything(RealServer.with_token(sys.argv[1], sys.argv[2]))
-    ANSWERS.write_text(json.dumps(answers, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    asked = RealServer.with_token(sys.argv[1], sys.argv[2])
+    prepare(asked)
+    ANSWERS.write_text(json.dumps(everything(asked), indent=1, sort_keys=True, ensure_ascii=False) + "\n")
