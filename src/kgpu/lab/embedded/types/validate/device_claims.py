@@ -5,7 +5,7 @@ Admin access, which depends on the namespace, is checked by ``admission.devices`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Final
 
 from kgpu.lab.embedded.status import Object, bad_value, forbidden_field, required
@@ -23,6 +23,7 @@ from kgpu.lab.embedded.types.validate.base import (
     syntax,
 )
 from kgpu.lab.embedded.types.validate.device_internal import CLAIM_SPEC, TEMPLATE_SPEC, internal
+from kgpu.lab.embedded.types.validate.device_requests import reference_rule, request_names
 from kgpu.lab.embedded.types.validate.device_status import claim_status
 from kgpu.lab.embedded.types.validate.devices import (
     configuration,
@@ -39,9 +40,6 @@ _MOST_CHOICES: Final = 8
 _MOST_CONSTRAINTS: Final = 32
 MOST_CONFIGS: Final = 32
 _ONE_KIND: Final = "exactly one of `exactly` or `firstAvailable` is required"
-_REFERENCE: Final = (
-    "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
-)
 _NO_ATTRIBUTE: Final = 'exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set'
 
 
@@ -100,30 +98,6 @@ def _device_class(errors: Errors, obj: Object, old: Object | None, subresource: 
     name = spec.get("extendedResourceName")
     if name is not None and not is_extended(name):
         errors.append(bad_value("spec.extendedResourceName", name, "must be a valid extended resource name"))
-
-
-def request_names(devices: Object) -> frozenset[str]:
-    """What may refer to a request: its name, and for each of its alternatives ``name/alternative``."""
-    names: set[str] = set()
-    for request in devices.get("requests") or ():
-        name = request.get("name") or ""
-        names.add(name)
-        names |= {f"{name}/{choice.get('name') or ''}" for choice in request.get("firstAvailable") or ()}
-    return frozenset(names)
-
-
-def reference_rule(known: Collection[str]) -> Callable[[Errors, str, str], None]:
-    """The check of one reference to a request."""
-
-    def check(errors: Errors, path: str, name: str) -> None:
-        parts = name.split("/")
-        if len(parts) <= 2:
-            for part in parts:
-                syntax(errors, path, part, texts.label)
-        if name not in known:
-            errors.append(bad_value(path, name, _REFERENCE))
-
-    return check
 
 
 def _name(row: Object) -> str:

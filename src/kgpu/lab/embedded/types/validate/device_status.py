@@ -13,6 +13,7 @@ from kgpu.lab.embedded.status import Object, Verbatim, bad_value, forbidden_fiel
 from kgpu.lab.embedded.types.prepare_claim import device_key
 from kgpu.lab.embedded.types.validate.base import Errors, immutable, not_supported, too_long, too_many
 from kgpu.lab.embedded.types.validate.device_internal import ALLOCATION, internal
+from kgpu.lab.embedded.types.validate.device_requests import reference_rule
 from kgpu.lab.embedded.types.validate.devices import (
     binding_conditions,
     conditions,
@@ -70,8 +71,6 @@ def _consumer(errors: Errors, path: str, row: Object) -> None:
 
 
 def _allocation(errors: Errors, path: str, allocation: Object, known: Collection[str]) -> None:
-    from kgpu.lab.embedded.types.validate.device_claims import reference_rule
-
     refers = reference_rule(known)
 
     def result(errors: Errors, at: str, row: Object) -> None:
