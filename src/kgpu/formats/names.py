@@ -48,6 +48,11 @@ ENV_DISABLE_HEALTHCHECKS: Final = "DP_DISABLE_HEALTHCHECKS"
 ENV_ENABLE_HEALTHCHECKS: Final = "DP_ENABLE_HEALTHCHECKS"
 VOLUME_MOUNTS_DIR: Final = "/var/run/nvidia-container-devices"
 
+# Kubernetes' own names of Dynamic Resource Allocation
+ADMIN_ACCESS_LABEL: Final = "resource.kubernetes.io/admin-access"  # on a namespace: claims may ask for admin access
+CLAIM_FINALIZER: Final = "resource.kubernetes.io/delete-protection"  # of claims that are allocated
+POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"  # on a claim made for a pod: the pod's name of it
+
 # CDI
 CDI_DIR: Final = "/var/run/cdi"
 CDI_STATIC_DIR: Final = "/etc/cdi"

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +11,7 @@ import pytest
 
 from kgpu.base.quantity import Quantity
 from tests.lab.embedded.types import verdicts
+from tests.lab.embedded.types.real_server import RealServer
 from tests.lab.embedded.types.table import OWNED, STANDING, Object, Row, laid, rows
 
 from .conftest import Cluster, until
@@ -21,53 +19,14 @@ from .conftest import Cluster, until
 ROWS = rows()
 
 
-class Server:
-    """The real API over its own certificates."""
-
-    def __init__(self, kubeconfig: Object) -> None:
-        cluster = kubeconfig["clusters"][0]["cluster"]
-        user = kubeconfig["users"][0]["user"]
-        self._base = cluster["server"]
-        self._context = ssl.create_default_context(cafile=cluster["certificate-authority"])
-        self._context.load_cert_chain(user["client-certificate"], user["client-key"])
-
-    def call(self, verb: str, path: str, body: Any = None, content: str = "application/json") -> tuple[int, Object]:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._base + path, data=data, method=verb, headers={"Content-Type": content})
-        try:
-            with urllib.request.urlopen(request, context=self._context) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
-
-    def path(self, manifest: Object) -> str:
-        kind = verdicts.kind_of(manifest)
-        root = f"/apis/{kind.api_version}" if kind.group else "/api/v1"
-        namespace = manifest["metadata"].get("namespace")
-        return f"{root}/namespaces/{namespace}/{kind.plural}" if kind.namespaced else f"{root}/{kind.plural}"
-
-    def judged(self, row: Row, namespace: str) -> tuple[int, Any]:
-        manifest = verdicts.settled(row.manifest, namespace)
-        path = self.path(manifest)
-        if row.patch is None:
-            code, found = self.call("POST", f"{path}?dryRun=All", manifest)
-        else:
-            self.call("POST", path, manifest)
-            patch = f"{path}/{manifest['metadata']['name']}?dryRun=All"
-            code, found = self.call("PATCH", patch, row.patch, "application/merge-patch+json")
-        if code >= 300:
-            return code, verdicts.words(found["message"])
-        return code, verdicts.plain(found) if row.patch is None else verdicts.changed(found)
-
-
 @pytest.fixture(scope="module")
-def server(cluster: Cluster) -> Iterator[tuple[Server, dict[str, str]]]:
+def server(cluster: Cluster) -> Iterator[tuple[RealServer, dict[str, str]]]:
     """The server, and the table's namespaces as they are called there."""
-    found = Server(json.loads(cluster.lab.kubeconfig.read_text()))
+    found = RealServer.of_kubeconfig(json.loads(cluster.lab.kubeconfig.read_text()))
     yield from prepared(found)
 
 
-def prepared(found: Server) -> Iterator[tuple[Server, dict[str, str]]]:
+def prepared(found: RealServer) -> Iterator[tuple[RealServer, dict[str, str]]]:
     names = {name: f"h-{name}-{uuid.uuid4().hex[:6]}" for name in STANDING}
     try:
         for name in names.values():
@@ -90,7 +49,7 @@ def prepared(found: Server) -> Iterator[tuple[Server, dict[str, str]]]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.id for row in ROWS])
-def test_the_real_server_says_the_same(row: Row, server: tuple[Server, dict[str, str]]) -> None:
+def test_the_real_server_says_the_same(row: Row, server: tuple[RealServer, dict[str, str]]) -> None:
     real, names = server
     expected = renamed(real.judged(row, names[row.namespace]), names)
     assert verdicts.judged(embedded(), row) == expected
@@ -98,7 +57,7 @@ def test_the_real_server_says_the_same(row: Row, server: tuple[Server, dict[str,
 
 @pytest.mark.parametrize(("manifest", "fields"), OWNED.values(), ids=OWNED)
 def test_the_real_server_s_owners_of_what_is_empty(
-    manifest: Object, fields: list[Object], server: tuple[Server, dict[str, str]]
+    manifest: Object, fields: list[Object], server: tuple[RealServer, dict[str, str]]
 ) -> None:
     real, names = server
     sent = verdicts.settled(manifest, names["plain"])
@@ -165,7 +124,7 @@ QUANTITIES = [
 
 
 @pytest.mark.parametrize("text", QUANTITIES)
-def test_quantities_print_as_the_real_server_s(text: str, server: tuple[Server, dict[str, str]]) -> None:
+def test_quantities_print_as_the_real_server_s(text: str, server: tuple[RealServer, dict[str, str]]) -> None:
     real, names = server
     volume = {"name": "v", "emptyDir": {"sizeLimit": text}}
     pod = {"spec": {"containers": [{"name": "a", "image": "b"}], "volumes": [volume]}, "metadata": {"name": "quantity"}}

@@ -17,6 +17,7 @@ class Row:
     patch: Object | None = None
     subresource: str = ""
     namespace: str = "plain"
+    first: Object | None = None
     ignored: tuple[str, ...] = field(default=())
 
 

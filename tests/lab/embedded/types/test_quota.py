@@ -83,3 +83,29 @@ def test_what_containers_must_state() -> None:
         == "must specify limits.cpu for: b; limits.memory for: a,b"
     )
     assert quota.missing_amounts(["limits.nvidia.com/gpu"], spec) == ""
+
+
+def claim(*requests: Object) -> Object:
+    return {"metadata": {"name": "c"}, "spec": {"devices": {"requests": list(requests)}}}
+
+
+def asked(name: str, count: int, mode: str = "ExactCount") -> Object:
+    return {"deviceClassName": name, "count": count, "allocationMode": mode}
+
+
+def test_devices_are_counted_by_class() -> None:
+    key = "a.deviceclass.resource.k8s.io/devices"
+    devices = a_quota(**{key.replace(".", "__"): "9", "count/resourceclaims__resource__k8s__io": "9"})
+    choices = [asked("a", 2), asked("a", 3), asked("b", 4)]
+    claims = [
+        claim({"exactly": asked("a", 1)}, {"firstAvailable": choices}),
+        claim({"exactly": asked("a", 0, "All")}),
+        claim(),
+    ]
+    used = quota.quota_usage(devices, {quota.RESOURCE_CLAIMS: claims})
+    assert {name: str(amount) for name, amount in used.items()} == {
+        key: "36",
+        "count/resourceclaims.resource.k8s.io": "3",
+    }
+    assert quota.kinds_needed(devices) == {quota.RESOURCE_CLAIMS}
+    assert str(quota.object_usage(*quota.RESOURCE_CLAIMS, claims[0])["b.deviceclass.resource.k8s.io/devices"]) == "4"

@@ -18,6 +18,7 @@ from tests.lab.embedded.types.table import STANDING, Object, Row
 
 ADMIN = ApiUser("admin", ("system:masters",))
 KINDS = Kinds()
+MERGE = "application/merge-patch+json"
 _CHANCE = ("uid", "creationTimestamp", "resourceVersion", "managedFields")
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
@@ -66,9 +67,12 @@ def judged(served: ApiCore, row: Row, namespace: str | None = None) -> tuple[int
             return 201, plain(served.create(kind, where, manifest, call).obj)
         name = manifest["metadata"]["name"]
         if served.reads.get(kind.group, kind.plural, where, name) is None:
-            served.create(kind, where, manifest, Call(user=ADMIN, manager="test"))
-        stored, _ = served.patch(kind, where, name, "application/merge-patch+json", row.patch, call)
-        return 200, changed(stored.obj)
+            standing = Call(user=ADMIN, manager="test")
+            served.create(kind, where, manifest, standing)
+            if row.first is not None:
+                served.patch(kind, where, name, MERGE, row.first, standing, subresource=row.subresource)
+        stored, _ = served.patch(kind, where, name, MERGE, row.patch, call, subresource=row.subresource)
+        return 200, plain(stored.obj) if row.subresource else changed(stored.obj)
     except ApiError as error:
         return error.code, words(error.message)
 

@@ -137,7 +137,7 @@ def rows() -> Iterator[Row]:
     yield from (
         ("quantity(string)->Quantity", values.quantity),
         ("isQuantity(string)->bool", _valid(values.quantity)),
-        ("Quantity.sign()->int", lambda left: (values.nanos(left) > 0) - (values.nanos(left) < 0)),
+        ("sign(Quantity)->int", lambda left: (values.nanos(left) > 0) - (values.nanos(left) < 0)),
         ("Quantity.isInteger()->bool", _valid(_whole)),
         ("Quantity.asInteger()->int", _whole),
         ("Quantity.asApproximateFloat()->double", values.approximate),

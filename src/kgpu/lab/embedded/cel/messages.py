@@ -30,6 +30,7 @@ _COMPILING: Final = (
     ),
     (re.compile(r"(undefined field '[^']*') not found in struct '[^']*'"), r"\1"),
     (_SELECTION, r"type \1 does not support field selection"),
+    (re.compile(r"has\(\) argument must be a field selection"), "invalid argument to has() macro"),
     (re.compile(r"\bnull_type\b"), "null"),
     (re.compile(r"\bgoogle\.protobuf\.(Timestamp|Duration)\b"), lambda found: found[1].lower()),
 )  # fmt: skip

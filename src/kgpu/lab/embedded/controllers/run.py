@@ -29,6 +29,7 @@ from kgpu.lab.embedded.controllers.podgc import PodGarbageCollector
 from kgpu.lab.embedded.controllers.policystatus import PolicyStatusController
 from kgpu.lab.embedded.controllers.quota import QuotaController
 from kgpu.lab.embedded.controllers.replicaset import ReplicaSetController, ReplicationController
+from kgpu.lab.embedded.controllers.resourceclaim import ResourceClaimController
 from kgpu.lab.embedded.controllers.served import ServedKinds
 from kgpu.lab.embedded.controllers.serviceaccount import RootCaPublisher, ServiceAccountController
 from kgpu.lab.embedded.controllers.statefulset import StatefulSetController
@@ -65,6 +66,7 @@ def controllers(cluster: ControllerContext, *, root_ca: str = "", node_grace: fl
         DisruptionController(cluster),
         QuotaController(cluster, kinds),
         VolumeController(cluster),
+        ResourceClaimController(cluster),
         NodeLifecycleController(cluster, grace=node_grace),
         NodeTtlController(cluster),
         TaintEvictionController(cluster),

@@ -12,6 +12,7 @@ from typing import Final
 
 from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.status import Object
+from kgpu.lab.embedded.types.prepare_claim import claim_status
 from kgpu.lab.embedded.types.prepare_pod import pod_created, pod_updated
 from kgpu.lab.embedded.types.shape import shape
 
@@ -288,5 +289,6 @@ _ON_STATUS: Final[dict[tuple[tuple[str, str], str], Callable[[Object, Object], N
     (("", "pods"), "status"): _pod_status,
     (("", "persistentvolumes"), "status"): _volume_status,
     (("apps", "deployments"), "status"): _deployment_status,
+    (("resource.k8s.io", "resourceclaims"), "status"): claim_status,
     (("certificates.k8s.io", "certificatesigningrequests"), "approval"): _approval,
 }

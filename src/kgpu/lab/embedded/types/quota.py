@@ -1,6 +1,6 @@
 """What objects use of a ResourceQuota, and which quotas count them. Pure; for admission and for the quota controller.
 
-Amounts are exact. Rules: the quota evaluators of pods, services, claims and object counts.
+Amounts are exact. Rules: the quota evaluators of pods, services, claims of volumes and of devices, and object counts.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ ONE: Final = Quantity.of(1)
 PODS: Final = ("", "pods")
 CLAIMS: Final = ("", "persistentvolumeclaims")
 SERVICES: Final = ("", "services")
+RESOURCE_CLAIMS: Final = ("resource.k8s.io", "resourceclaims")
 # Kinds of the core group that have a quota key of their own.
 _COUNTED: Final = (
     "configmaps", "persistentvolumeclaims", "replicationcontrollers", "resourcequotas", "secrets", "services",
 )  # fmt: skip
+# Kinds with an evaluator of their own.
+_USUAL: Final = (PODS, RESOURCE_CLAIMS, *(("", plural) for plural in _COUNTED))
 _COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
 # Keys that every container must state when a quota limits them.
 _STATED: Final = {
@@ -33,6 +36,8 @@ _STATED: Final = {
     "limits.memory": ("limits", "memory"),
 }  # fmt: skip
 _CLASS: Final = ".storageclass.storage.k8s.io/"
+_DEVICES: Final = ".deviceclass.resource.k8s.io/devices"
+_MOST_DEVICES: Final = 32  # of one claim: what a request for all devices counts
 
 
 def count_key(key: Key) -> str:
@@ -47,6 +52,8 @@ def object_usage(group: str, plural: str, obj: Object) -> Usage:
     if (group, plural) == PODS:
         if _runs(obj):
             used |= _pod(obj["spec"])
+    elif (group, plural) == RESOURCE_CLAIMS:
+        used |= _devices(obj["spec"])
     elif not group and plural in _COUNTED:
         used[plural] = ONE
         if plural == "services":
@@ -113,6 +120,20 @@ def _claim(obj: Object) -> Usage:
     return used
 
 
+def _devices(spec: Object) -> Usage:
+    """The devices of each class; of a request's alternatives the most of a class count."""
+    total: dict[str, int] = {}
+    for request in (spec.get("devices") or {}).get("requests") or ():
+        most: dict[str, int] = {}
+        for choice in request.get("firstAvailable") or [request.get("exactly") or {}]:
+            key = f"{choice.get('deviceClassName') or ''}{_DEVICES}"
+            count = _MOST_DEVICES if choice.get("allocationMode") == "All" else int(choice.get("count") or 0)
+            most[key] = max(most.get(key, 0), count)
+        for key, count in most.items():
+            total[key] = total.get(key, 0) + count
+    return {key: Quantity.of(count) for key, count in total.items()}
+
+
 def matches(quota: Object, group: str, plural: str, obj: Object) -> bool:
     """Whether the quota has a key that counts the kind, and its scopes select the object."""
     key = (group, plural)
@@ -128,6 +149,8 @@ def counts(name: str, key: Key) -> bool:
     if name == count_key(key):
         return True
     group, plural = key
+    if key == RESOURCE_CLAIMS:
+        return name.endswith(_DEVICES)
     if key == PODS:
         bare = name.removeprefix("requests.").removeprefix("limits.")
         if name == "pods" or bare in _COMPUTE or is_hugepages(bare):
@@ -195,12 +218,11 @@ def missing_amounts(hard: Iterable[str], spec: Object) -> str:
 def kinds_needed(quota: Object, known: Iterable[Key] = ()) -> set[Key]:
     """The (group, plural) of every kind that the quota's keys count. ``known``: kinds that ``count/`` may name."""
     hard = quota["spec"].get("hard") or {}
-    usual = {PODS, *(("", plural) for plural in _COUNTED)}
-    return {key for key in usual | set(known) if any(counts(name, key) for name in hard)}
+    return {key for key in {*_USUAL, *known} if any(counts(name, key) for name in hard)}
 
 
 def _counted(name: str) -> bool:
-    return any(counts(name, key) for key in (PODS, *(("", plural) for plural in _COUNTED)))
+    return any(counts(name, key) for key in _USUAL)
 
 
 def quota_usage(quota: Object, objects: Mapping[Key, Iterable[Object]]) -> Usage:

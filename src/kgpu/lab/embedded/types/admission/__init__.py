@@ -16,6 +16,7 @@ from kgpu.lab.embedded.types.admission.cluster import (
     StorageObjectInUseProtection,
     TaintNodesByCondition,
 )
+from kgpu.lab.embedded.types.admission.devices import DeviceAdminAccess
 from kgpu.lab.embedded.types.admission.limits import LimitBounds, LimitDefaults
 from kgpu.lab.embedded.types.admission.pods import DefaultTolerationSeconds, Priority, RuntimeClass, ServiceAccount
 from kgpu.lab.embedded.types.admission.quotas import ResourceQuota
@@ -35,6 +36,7 @@ def chain() -> tuple[Admission, ...]:
         StorageObjectInUseProtection(),
         RuntimeClass(),
         ServiceAddresses(),
+        DeviceAdminAccess(),
         NodeRestriction(),
         LimitBounds(),
         ValidatingPolicies(),

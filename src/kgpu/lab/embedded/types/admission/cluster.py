@@ -15,6 +15,11 @@ _PROTECTION: Final = {
     ("", "persistentvolumeclaims"): "kubernetes.io/pvc-protection",
     ("", "persistentvolumes"): "kubernetes.io/pv-protection",
 }
+# What a pod's status says of claims is not for its node to change; the words are the real server's.
+_NOT_OF_NODES: Final = {
+    "resourceClaimStatuses": "resource claim statues",
+    "extendedResourceClaimStatus": "extended resource claim status",
+}
 _DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -122,6 +127,20 @@ class NodeRestriction:
                 raise refused(review, f'node "{node}" is not allowed to {verb} node "{name}"')
         elif review.kind.key == ("", "pods"):
             self._pod(review, reads, node)
+        elif review.kind.key == ("resource.k8s.io", "resourceslices"):
+            self._slice(review, reads, node)
+
+    @staticmethod
+    def _slice(review: Review, reads: ObjectLookup, node: str) -> None:
+        if review.operation == "CREATE":
+            verb, found = "create", review.obj
+        elif review.operation == "DELETE":
+            kind = review.kind
+            verb, found = "delete", review.old or reads.get(kind.group, kind.plural, "", review.name) or {}
+        else:
+            return
+        if (found.get("spec") or {}).get("nodeName") != node:
+            raise refused(review, f"can only {verb} ResourceSlice with the same NodeName as the requesting node")
 
     @staticmethod
     def _pod(review: Review, reads: ObjectLookup, node: str) -> None:
@@ -135,3 +154,8 @@ class NodeRestriction:
         if pod is not None and (pod["spec"].get("nodeName") or "") != node:
             verb = "delete pods with" if review.operation == "DELETE" else "update status for pods with"
             raise refused(review, f'node "{node}" can only {verb} spec.nodeName set to itself')
+        if review.operation == "UPDATE" and review.subresource == "status" and pod is not None:
+            status, before = review.obj.get("status") or {}, pod.get("status") or {}
+            for field, words in _NOT_OF_NODES.items():
+                if (status.get(field) or None) != (before.get(field) or None):
+                    raise refused(review, f'node "{node}" cannot update {words}')

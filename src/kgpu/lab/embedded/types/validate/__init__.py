@@ -13,6 +13,8 @@ from kgpu.lab.embedded.status import FieldError, Object
 from kgpu.lab.embedded.types.validate import (
     claims,
     core,
+    device_claims,
+    device_slices,
     jobs,
     limits,
     networking,
@@ -40,6 +42,8 @@ CHECKS: Final[dict[tuple[str, str], Check]] = {
     **networking.CHECKS,
     **rbac.CHECKS,
     **other_groups.CHECKS,
+    **device_claims.CHECKS,
+    **device_slices.CHECKS,
     **policies.CHECKS,
 }
 

@@ -1,4 +1,4 @@
-"""The other API groups: disruption budgets, priority and runtime classes, leases, storage classes, autoscalers, DRA."""
+"""The other API groups: disruption budgets, priority and runtime classes, leases, storage classes, autoscalers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from kgpu.lab.embedded.status import Object, bad_value, forbidden_field, require
 from kgpu.lab.embedded.types.validate import texts
 from kgpu.lab.embedded.types.validate.base import (
     Errors,
-    duplicate,
     finalizer_names,
     immutable,
     label_selector,
@@ -21,7 +20,6 @@ from kgpu.lab.embedded.types.validate.base import (
     one_of,
     quantity,
     syntax,
-    too_many,
 )  # fmt: skip
 from kgpu.lab.embedded.types.validate.resources import amount, container_resource_name
 from kgpu.lab.embedded.types.validate.scheduling import tolerations
@@ -194,152 +192,6 @@ def _autoscaler(errors: Errors, obj: Object, old: Object | None, subresource: st
             errors.append(required(f"{at}.resource.name", "must specify a resource name"))
 
 
-def _claim(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
-    if subresource == "status" and old is not None:
-        metadata_update(errors, obj["metadata"], old["metadata"])
-        status = obj.get("status") or {}
-        if status.get("reservedFor") and status.get("allocation") is None:
-            words = "may not be specified when `allocated` is not set"
-            errors.append(forbidden_field("status.reservedFor", words))
-        return
-    metadata(errors, obj["metadata"], namespaced=True, rule=texts.subdomain)
-    finalizer_names(errors, obj["metadata"])
-    if old is not None:
-        metadata_update(errors, obj["metadata"], old["metadata"])
-        immutable(errors, "spec", obj["spec"], old["spec"])
-        return
-    _device_claim(errors, "spec.devices", (obj["spec"].get("devices") or {}))
-
-
-def _claim_template(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
-    del subresource
-    metadata(errors, obj["metadata"], namespaced=True, rule=texts.subdomain)
-    if old is not None:
-        metadata_update(errors, obj["metadata"], old["metadata"])
-        immutable(errors, "spec", obj["spec"], old["spec"])
-        return
-    _device_claim(errors, "spec.spec.devices", ((obj["spec"].get("spec") or {}).get("devices") or {}))
-
-
-def _device_claim(errors: Errors, path: str, devices: Object) -> None:
-    requests = devices.get("requests") or []
-    names = _request_names(errors, f"{path}.requests", requests)
-    for index, request in enumerate(requests):
-        _device_request(errors, f"{path}.requests[{index}]", request)
-    known = names | {
-        f"{request.get('name')}/{sub.get('name')}"
-        for request in requests
-        for sub in request.get("firstAvailable") or ()
-    }
-    for index, constraint in enumerate(devices.get("constraints") or ()):
-        at = f"{path}.constraints[{index}]"
-        _references(errors, f"{at}.requests", constraint.get("requests") or [], known)
-        if constraint.get("matchAttribute") is None and constraint.get("distinctAttribute") is None:
-            errors.append(required(f"{at}.matchAttribute"))
-    for index, config in enumerate(devices.get("config") or ()):
-        at = f"{path}.config[{index}]"
-        _references(errors, f"{at}.requests", config.get("requests") or [], known)
-        if config.get("opaque") is None:
-            errors.append(required(f"{at}.opaque"))
-
-
-def _request_names(errors: Errors, path: str, requests: list[Object], limit: int = 32) -> set[str]:
-    names: set[str] = set()
-    if len(requests) > limit:
-        errors.append(too_many(path, len(requests), limit))
-    for index, request in enumerate(requests):
-        name = request.get("name", "")
-        if name in names:
-            errors.append(duplicate(f"{path}[{index}]", name))
-        names.add(name)
-    return names
-
-
-def _references(errors: Errors, path: str, references: list[str], known: set[str]) -> None:
-    words = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
-    for index, name in enumerate(references):
-        if name not in known:
-            errors.append(bad_value(f"{path}[{index}]", name, words))
-
-
-def _device_request(errors: Errors, at: str, request: Object) -> None:
-    syntax(errors, f"{at}.name", request.get("name", ""), texts.label)
-    exactly, choices = request.get("exactly"), request.get("firstAvailable") or []
-    words = "exactly one of `exactly` or `firstAvailable` is required"
-    if exactly is None and not choices:
-        errors.append(required(at, words))
-    elif exactly is not None and choices:
-        errors.append(bad_value(at, None, f"{words}, but multiple fields are set"))
-    elif exactly is not None:
-        _exact(errors, f"{at}.exactly", exactly)
-    else:
-        _request_names(errors, f"{at}.firstAvailable", choices, 8)
-        for index, choice in enumerate(choices):
-            syntax(errors, f"{at}.firstAvailable[{index}].name", choice.get("name", ""), texts.label)
-            _exact(errors, f"{at}.firstAvailable[{index}]", choice)
-
-
-def _exact(errors: Errors, at: str, request: Object) -> None:
-    needed(errors, f"{at}.deviceClassName", request.get("deviceClassName"), texts.subdomain)
-    _selectors(errors, f"{at}.selectors", request.get("selectors") or [])
-    mode, count = request.get("allocationMode", ""), request.get("count", 0)
-    if mode == "All":
-        if count:
-            words = "must not be specified when allocationMode is 'All'"
-            errors.append(bad_value(f"{at}.count", count, words))
-    elif mode == "ExactCount":
-        if count <= 0:
-            errors.append(bad_value(f"{at}.count", count, "must be greater than zero"))
-    else:
-        errors.append(not_supported(f"{at}.allocationMode", mode, ("All", "ExactCount")))
-
-
-def _selectors(errors: Errors, path: str, selectors: list[Object]) -> None:
-    if len(selectors) > 32:
-        errors.append(too_many(path, len(selectors), 32))
-    for index, selector in enumerate(selectors):
-        if selector.get("cel") is None:
-            errors.append(required(f"{path}[{index}].cel"))
-
-
-def _device_class(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
-    del subresource
-    _meta(errors, obj, old, namespaced=False)
-    _selectors(errors, "spec.selectors", obj["spec"].get("selectors") or [])
-    name = obj["spec"].get("extendedResourceName")
-    if name is not None:
-        syntax(errors, "spec.extendedResourceName", name, texts.qualified)
-
-
-def _slice(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
-    del subresource
-    _meta(errors, obj, old, namespaced=False)
-    spec = obj["spec"]
-    needed(errors, "spec.driver", spec.get("driver"), texts.subdomain)
-    pool = spec.get("pool") or {}
-    needed(errors, "spec.pool.name", pool.get("name"))
-    if pool.get("resourceSliceCount", 0) <= 0:
-        words = "must be greater than zero"
-        errors.append(bad_value("spec.pool.resourceSliceCount", pool.get("resourceSliceCount", 0), words))
-    where = [field for field in ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection") if spec.get(field)]
-    words = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
-    if not where:
-        errors.append(required("spec", words))
-    elif len(where) > 1:
-        shown = "{" + ", ".join(f"`{field}`" for field in where) + "}"
-        errors.append(bad_value("spec", shown, f"{words}, but multiple fields are set"))
-    if old is not None:
-        for field in ("driver", "nodeName"):
-            immutable(errors, f"spec.{field}", spec.get(field), old["spec"].get(field))
-    device_names: set[str] = set()
-    for index, device in enumerate(spec.get("devices") or ()):
-        at, name = f"spec.devices[{index}]", device.get("name", "")
-        needed(errors, f"{at}.name", name, texts.label)
-        if name in device_names:
-            errors.append(duplicate(at, name))
-        device_names.add(name)
-
-
 def _api_service(errors: Errors, obj: Object, old: Object | None, subresource: str) -> None:
     """Check an APIService, which is named after version and group; the core group's name ends with a dot."""
     del subresource
@@ -360,9 +212,5 @@ CHECKS: Final[dict[tuple[str, str], _Check]] = {
     ("node.k8s.io", "runtimeclasses"): _runtime_class,
     ("storage.k8s.io", "storageclasses"): _storage_class,
     ("autoscaling", "horizontalpodautoscalers"): _autoscaler,
-    ("resource.k8s.io", "resourceclaims"): _claim,
-    ("resource.k8s.io", "resourceclaimtemplates"): _claim_template,
-    ("resource.k8s.io", "deviceclasses"): _device_class,
-    ("resource.k8s.io", "resourceslices"): _slice,
     ("apiregistration.k8s.io", "apiservices"): _api_service,
 }

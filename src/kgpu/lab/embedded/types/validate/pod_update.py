@@ -10,12 +10,12 @@ from kgpu.lab.embedded.status import Object, bad_value, forbidden_field, require
 from kgpu.lab.embedded.types.validate import texts
 from kgpu.lab.embedded.types.validate.base import (
     Errors,
-    duplicate,
     immutable,
     metadata_update,
     syntax,
 )  # fmt: skip
 from kgpu.lab.embedded.types.validate.pod import pod, pod_created
+from kgpu.lab.embedded.types.validate.pod_claims import claim_statuses, extended_claim
 from kgpu.lab.embedded.types.validate.scheduling import tolerations
 
 _MAX_INT32: Final = 2**31 - 1
@@ -206,7 +206,8 @@ def _status(errors: Errors, obj: Object, old: Object) -> None:
     immutable(errors, "status.qosClass", new.get("qosClass", ""), before.get("qosClass", ""))
     for field in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
         _transitions(errors, field, new, before, old["spec"])
-    _claim_statuses(errors, new, obj["spec"])
+    claim_statuses(errors, new, obj["spec"])
+    extended_claim(errors, new, obj["spec"])
     _addresses(errors, new)
 
 
@@ -241,18 +242,3 @@ def _transitions(errors: Errors, field: str, new: Object, before: Object, spec: 
             continue
         words = "may not be transitioned to non-terminated state"
         errors.append(forbidden_field(f"status.{field}[{index}].state", words))
-
-
-def _claim_statuses(errors: Errors, status: Object, spec: Object) -> None:
-    known = {claim.get("name") for claim in spec.get("resourceClaims") or ()}
-    claim_names: set[str] = set()
-    for index, claim_status in enumerate(status.get("resourceClaimStatuses") or ()):
-        at, name = f"status.resourceClaimStatuses[{index}]", claim_status.get("name", "")
-        if name not in known:
-            words = "must match the name of an entry in `spec.resourceClaims`"
-            errors.append(bad_value(f"{at}.name", name, words))
-        if name in claim_names:
-            errors.append(duplicate(f"{at}.name", name))
-        claim_names.add(name)
-        if claim_status.get("resourceClaimName") is not None:
-            syntax(errors, f"{at}.name", claim_status["resourceClaimName"], texts.subdomain)

@@ -1,0 +1,116 @@
+"""A control plane of real programs with DRA's gates on that are off in 1.35: etcd, the API server, then the controllers.
+
+It has no nodes and needs no root: a test acts as the scheduler and the kubelet.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from kgpu.lab.real import build
+from tests import on_real
+from tests.lab.embedded.types.real_server import RealServer
+
+GATES = ",".join(
+    f"{gate}=true"
+    for gate in (
+        "DRAConsumableCapacity", "DRADeviceBindingConditions", "DRADeviceTaints", "DRAExtendedResource",
+        "DRAPartitionableDevices",
+    )
+)  # fmt: skip
+PROGRAMS = frozenset({"etcd", "kube-apiserver", "kube-controller-manager"})
+_TOKEN = "gated"
+
+
+@dataclass
+class Gated:
+    """The running programs, and the client of their API."""
+
+    folder: Path
+    bin: Path
+    server: RealServer
+    base: str
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    def start(self, program: str, *flags: str) -> None:
+        log = self.stack.enter_context((self.folder / f"{program}.log").open("w"))
+        process = subprocess.Popen([str(self.bin / program), *flags], stdout=log, stderr=subprocess.STDOUT)
+        self.stack.callback(process.wait)
+        self.stack.callback(process.terminate)
+
+    def start_controllers(self) -> None:
+        """With those of claims, quotas, namespaces and garbage."""
+        config = self.folder / "kubeconfig"
+        cluster = {"server": self.base, "insecure-skip-tls-verify": True}
+        config.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1", "kind": "Config", "current-context": "it",
+                    "clusters": [{"name": "it", "cluster": cluster}],
+                    "users": [{"name": "it", "user": {"token": _TOKEN}}],
+                    "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+                }
+            )
+        )  # fmt: skip
+        self.start(
+            "kube-controller-manager", f"--kubeconfig={config}", "--leader-elect=false", "--secure-port=0",
+            "--authentication-skip-lookup", f"--feature-gates={GATES}", "--kube-api-qps=500", "--kube-api-burst=1000",
+            f"--service-account-private-key-file={self.folder / 'accounts.key'}",
+        )  # fmt: skip
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Gated]:
+    """The API server, answering; the controllers are the caller's to start. Raises LabError."""
+    programs = build.ensure_binaries(only=PROGRAMS)
+    etcd, peers, port = _ports(3)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokens").write_text(f'{_TOKEN},admin,1,"system:masters"\n')
+    key = folder / "accounts.key"
+    key.write_bytes(
+        rsa.generate_private_key(65537, 2048).private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        )
+    )
+    base = f"https://127.0.0.1:{port}"
+    found = Gated(folder, programs, RealServer.with_token(base, _TOKEN), base)
+    with found.stack:
+        etcd_url, peer_url = f"http://127.0.0.1:{etcd}", f"http://127.0.0.1:{peers}"
+        found.start(
+            "etcd", f"--data-dir={folder / 'etcd'}", f"--listen-client-urls={etcd_url}",
+            f"--advertise-client-urls={etcd_url}", f"--listen-peer-urls={peer_url}",
+            f"--initial-advertise-peer-urls={peer_url}", f"--initial-cluster=default={peer_url}", "--unsafe-no-fsync",
+        )  # fmt: skip
+        found.start(
+            "kube-apiserver", f"--etcd-servers={etcd_url}", "--bind-address=127.0.0.1", f"--secure-port={port}",
+            f"--cert-dir={folder / 'certs'}", f"--token-auth-file={folder / 'tokens'}", "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.97.0.0/16", "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
+            f"--feature-gates={GATES}",
+        )  # fmt: skip
+        assert on_real.looked_for(lambda: _ready(found.server), 120), "the API server does not come up"
+        yield found
+
+
+def _ready(server: RealServer) -> bool:
+    try:
+        return server.call("GET", "/api/v1/namespaces/default")[0] == 200
+    except (OSError, ValueError):
+        return False
+
+
+def _ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]

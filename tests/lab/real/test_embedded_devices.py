@@ -1,0 +1,50 @@
+"""Dynamic Resource Allocation on real programs: what is recorded of them is still what they say and do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from kgpu.base.errors import LabError
+from tests import budget, on_real
+from tests.lab.embedded.controllers import story_claims
+from tests.lab.embedded.controllers.real_claims import RealNamespace
+from tests.lab.embedded.types import device_answers, device_mutants, verdicts
+
+from . import gated
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gated.Gated]:
+    try:
+        with gated.running(tmp_path_factory.mktemp("gated")) as found:
+            device_answers.prepare(found.server)
+            yield found
+    except LabError as error:
+        on_real.unavailable(error.one_line(), what="control plane")
+
+
+def test_the_recorded_answers_are_the_real_server_s(plane: gated.Gated) -> None:
+    found = device_answers.everything(plane.server)
+    recorded = device_answers.recorded()
+    assert found.keys() == recorded.keys()
+    assert {name: one for name, one in found.items() if one != recorded[name]} == {}
+
+
+def test_what_is_changed_at_random_is_judged_alike(plane: gated.Gated) -> None:
+    embedded = verdicts.core()
+    unlike = []
+    for row in device_mutants.mutants(random.Random(budget.count(8, None)), budget.count(500, 2000)):
+        ours, real = verdicts.judged(embedded, row), plane.server.judged(row, device_answers.NAMESPACE)
+        if device_mutants.alike(ours) != device_mutants.alike(real):
+            unlike.append((row, ours, real))
+    assert unlike == []
+
+
+async def test_the_story_of_claims_is_the_real_controller_s(plane: gated.Gated) -> None:
+    plane.start_controllers()
+    backend = RealNamespace(plane.server, "claims-story")
+    backend.prepare()
+    assert await story_claims.tell(backend) == story_claims.said()
