@@ -76,7 +76,7 @@ def test_what_is_taken(parameters: Any, type_: str, sharing: Any) -> None:
         (of(sharing={"strategy": "Fabric"}), "sharing.strategy: unknown strategy Fabric"),
         (of(sharing=SLICED | {"timeSlicingConfig": {"interval": "Invalid Interval"}}), "interval: Invalid Interval"),
         (of(sharing=SLICED | {"timeSlicingConfig": {"interval": 3}}), "unknown time-slice interval: 3"),
-        (of(sharing=SLICED | {"timeSlicingConfig": {"intervall": "Short"}}), 'unknown field "intervall"'),
+        (of(sharing=SLICED | {"timeSlicingConfig": {"interwal": "Short"}}), 'unknown field "interwal"'),
         (of(sharing=SLICED | {"mpsConfig": {}}), "sharing.mpsConfig: it has no effect with the strategy TimeSlicing"),
         (of(sharing=SHARED | {"timeSlicingConfig": {}}), "it has no effect with the strategy MPS"),
         (of("MigDeviceConfig", sharing=SLICED | {"timeSlicingConfig": {}}), 'unknown field "timeSlicingConfig"'),
