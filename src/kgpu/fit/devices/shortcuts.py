@@ -1,0 +1,128 @@
+"""Branches of the search that can be left out, because they can't change what comes out.
+
+- Devices of one request are alike in what they lead to, in whatever order they are picked: only rising orders are tried.
+- Where fewer devices are left than a request still needs, no combination of them will do.
+- A request that found nothing finds nothing again when the same devices are taken.
+- Requests that ask alike and want more together than there is: nothing is searched.
+
+All of these hold only while what was taken depends on the set of devices and not on their order (``orderly``), and
+while no selector fails: a failure must come out as it does in the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
+
+from kgpu.fit.devices.constraints import SameValue
+from kgpu.fit.devices.model import ALL
+from kgpu.fit.devices.plan import Candidate, ClaimFault, RequestPlace, RequestPlan
+
+if TYPE_CHECKING:
+    from kgpu.fit.devices.search import DevicePlace, DeviceSearch
+
+
+class Shortcuts:
+    """For one search, made when its plans are ready."""
+
+    def __init__(self, search: DeviceSearch) -> None:
+        self._search = search
+        self._failed: set[Hashable] = set()
+        self._counts: dict[RequestPlace, list[bool | None]] = {}
+        self.positions: dict[DevicePlace, int] = {}
+        """Where the device before a place stands among the candidates."""
+        self.orderly = self._orderly()
+
+    def _orderly(self) -> bool:
+        search, gates = self._search, self._search.gates
+        constraints = [one for own in search.constraints for one in own]
+        if gates.consumable_capacity or not all(isinstance(one, SameValue) for one in constraints):
+            return False
+        if any(one.parent and one.ask.mode == ALL for one in search.plans.values()):
+            return False
+        takers = [one for one in search.candidates if one.device.consumes] if gates.partitionable_devices else []
+        if not takers:
+            return True
+        names = {one.pool.key.pool for one in takers}
+        tainted = gates.device_taints and any(taint.hard for one in takers for taint in one.device.taints)
+        return not constraints and not tainted and len(names) == len({one.pool.key for one in takers})
+
+    def start(self, place: DevicePlace, ready: RequestPlan) -> int | None:
+        """The position of the first candidate to try; None where there are too few."""
+        if not self.orderly:
+            return 0
+        first = self.positions[place] if place.device else 0
+        needed = ready.count - place.device
+        selected = self._selected(place.of_request, ready)
+        for position in range(first, len(selected)):
+            verdict = selected[position]
+            if verdict is None:
+                return first
+            if verdict and self._search.free(place.claim, ready, self._search.candidates[position].key):
+                needed -= 1
+                if needed <= 0:
+                    return first
+        return None
+
+    def _selected(self, place: RequestPlace, ready: RequestPlan) -> list[bool | None]:
+        """Of each candidate whether it is selected; None where the selector fails, and no device after it counts."""
+        known = self._counts.get(place)
+        if known is None:
+            known = self._counts[place] = []
+            for candidate in self._search.candidates:
+                known.append(self._verdict(place, ready, candidate))
+                if known[-1] is None:
+                    break
+        return known
+
+    def _verdict(self, place: RequestPlace, ready: RequestPlan, candidate: Candidate) -> bool | None:
+        try:
+            return self._search.selectable(place, ready, candidate)
+        except ClaimFault:
+            return None
+
+    def remembered(self, claim: int, request: int, go_on: Callable[[], bool]) -> bool:
+        """``go_on``, unless it is known to lead nowhere with what is taken."""
+        if not self.orderly or claim >= len(self._search.claims):
+            return go_on()
+        key = self._state(claim, request)
+        if key in self._failed:
+            return False
+        done = go_on()
+        if not done:
+            self._failed.add(key)
+        return done
+
+    def _state(self, claim: int, request: int) -> Hashable:
+        search = self._search
+        return (
+            claim,
+            request,
+            frozenset((key, frozenset(owners)) for key, owners in search.allocating.items() if owners),
+            len(search.picked[claim]),
+            tuple(one.state for one in search.constraints[claim] if isinstance(one, SameValue)),
+        )
+
+    def hopeless(self) -> bool:
+        """True where requests that ask alike want more devices than there are for them, and no selector fails."""
+        search = self._search
+        plans = search.plans
+        if not self.orderly or any(one.parent or one.ask.mode == ALL for one in plans.values()):
+            return False
+        wanted: Counter[Hashable] = Counter()
+        there: dict[Hashable, int] = {}
+        for place, ready in plans.items():
+            selected = self._selected(place, ready)
+            if None in selected:
+                return False
+            if ready.ask.admin:
+                continue
+            alike = (ready.ask.device_class, ready.ask.selectors)
+            wanted[alike] += ready.count
+            there[alike] = sum(map(self._offered, search.candidates, selected))
+        return any(count > there[alike] for alike, count in wanted.items())
+
+    def _offered(self, candidate: Candidate, selected: bool | None) -> bool:
+        return bool(selected) and candidate.key not in self._search.around.held.whole
+
