@@ -6,7 +6,7 @@ claim takes what it asks for, and all where it asks for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import TypeAlias
 
 from kgpu.base.quantity import Format, Quantity
@@ -94,3 +94,7 @@ class SharedCapacity:
                 own[name] = own[name] - amount
         if not any(own.values()):
             del self._taking[key]
+
+    def state(self) -> Hashable:
+        """All that further answers depend on."""
+        return frozenset((key, frozenset(amounts.items())) for key, amounts in self._taking.items())

@@ -31,7 +31,7 @@ _MAX_CACHED: Final = 100_000
 _TOKEN: Final = re.compile(
     r"(?P<text>[bBrR]{0,2}(?:'''.*?'''|\"\"\".*?\"\"\"|'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"))"
     r"|(?P<lookup>(?<![\w.])device\s*\.\s*(?:attributes|capacity)\s*)(?:\[(?P<optional>\s*\?)?"
-    r"|\.\s*(?P<field>[A-Za-z_]\w*)(?!\s*\())"
+    r"|\.\s*(?P<field>[A-Za-z_]\w*)(?!\w|\s*\())"
     r"|(?P<open>[\[({])|(?P<close>[\])}])|(?P<other>\w+|\s+|.)",
     re.DOTALL,
 )
@@ -60,15 +60,14 @@ def _functions(declared: Iterator[tuple[str, Any, Sequence[Any], Any]]) -> list[
 
 
 @functools.cache
-def _checker(consumable: bool) -> Any:
+def _checker() -> Any:
     by_name = lambda kind: _T.Map(_T.STRING, _T.Map(_T.STRING, kind))  # noqa: E731 - a word for a type
     variables = {
         "device.driver": _T.STRING,
         "device.attributes": by_name(_T.DYN),
         "device.capacity": by_name(_T(cel_values.QUANTITY)),
+        "device.allowMultipleAllocations": _T.BOOL,
     }
-    if consumable:
-        variables["device.allowMultipleAllocations"] = _T.BOOL
     declared = (
         (name, _type(result), [_type(kind) for kind in parameters], None)
         for name, result, parameters, _ in cel_values.rows()
@@ -109,10 +108,9 @@ def with_default_domains(expression: str) -> str:
 
 
 class CelSelectors:
-    """A SelectorEngine. ``consumable`` is the gate DRAConsumableCapacity, which declares one more field of devices."""
+    """A SelectorEngine. Stored selectors may name every field of devices, whatever the scheduler's gates are."""
 
-    def __init__(self, *, consumable: bool = False) -> None:
-        self._consumable = consumable
+    def __init__(self) -> None:
         self._programs: dict[str, Any] = {}
         self._inputs: dict[SliceDevice, Any] = {}
         self._verdicts: dict[tuple[str, SliceDevice], bool | SelectorFault] = {}
@@ -151,7 +149,7 @@ class CelSelectors:
     def _compile(self, expression: str) -> Any:
         if len(expression) > _MAX_LENGTH:
             return SelectorFault(f"longer than {_MAX_LENGTH} characters", compiling=True)
-        checker, evaluator = _checker(self._consumable), _evaluator()
+        checker, evaluator = _checker(), _evaluator()
         try:
             checked = checker.compile(expression)
             if checked.return_type() not in (_T.BOOL, _T.DYN):

@@ -6,6 +6,7 @@ value only, that of the device added last.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Protocol
 
 from kgpu.fit.devices.model import AttributeValue, ConstraintView, DeviceKey, SliceDevice
@@ -18,6 +19,10 @@ class DeviceConstraint(Protocol):
 
     def remove(self, request: str, choice: str) -> None:
         """Take back the last ``add`` that succeeded for the request."""
+        ...
+
+    def state(self) -> Hashable:
+        """All that the answers for further devices depend on."""
         ...
 
 
@@ -64,9 +69,7 @@ class SameValue(_Constraint):
         if self.concerns(request, choice):
             self.members -= 1
 
-    @property
-    def state(self) -> tuple[int, AttributeValue | None]:
-        """All that further devices depend on."""
+    def state(self) -> Hashable:
         return self.members, self._value if self.members else None
 
 
@@ -93,6 +96,9 @@ class DistinctValues(_Constraint):
         if self.concerns(request, choice):
             self._values.pop(request, None)
             self.members -= 1
+
+    def state(self) -> Hashable:
+        return self.members, frozenset(self._values.items())
 
 
 def constraint(view: ConstraintView, *, newest: bool) -> DeviceConstraint | None:

@@ -8,7 +8,7 @@ pools of one name are judged as they are there: by the counters of whichever is 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 
 from kgpu.fit.devices.model import CounterUse, DeviceKey, SliceDevice
 from kgpu.fit.devices.pools import GatheredPool
@@ -44,6 +44,10 @@ class CounterBooks:
         for use in device.consumes:
             book(self._taking.setdefault(pool.key.pool, {}), use, -1)
 
+    def state(self) -> Hashable:
+        """All that further answers depend on."""
+        return frozenset(self._left), _frozen(self._taking)
+
     def _opened(self, pool: GatheredPool) -> _Books:
         left = {
             name: {counter: amount.nanos for counter, amount in counters.items()}
@@ -64,3 +68,13 @@ def book(books: _Books, use: CounterUse, sign: int, *, known: bool = False) -> N
     for counter, amount in use.counters.items():
         if counter in own or not known:
             own[counter] = own.get(counter, 0) + sign * amount.nanos
+
+
+def _frozen(books: dict[str, _Books]) -> Hashable:
+    return frozenset(
+        (pool, name, counter, amount)
+        for pool, sets in books.items()
+        for name, counters in sets.items()
+        for counter, amount in counters.items()
+        if amount
+    )

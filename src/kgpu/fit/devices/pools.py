@@ -44,7 +44,8 @@ def gather(slices: Sequence[DeviceSlice], name: str, labels: Labels, gates: DraG
         if known and piece.generation > known[0].generation:
             known.clear()
         known.append(piece)
-    pools = [pool for key, own in found.items() if (pool := _pool(key, own, slices, gates)) is not None]
+    keys = dict.fromkeys(piece.key for piece in slices if piece.key in found)
+    pools = [pool for key in keys if (pool := _pool(key, found[key], slices, gates)) is not None]
     return tuple(_binding_last(pools, gates))
 
 
@@ -94,7 +95,8 @@ def _pool(
         return None
     whole = [piece for piece in whole if piece.generation == own[0].generation]
     if len(whole) != wanted:
-        return GatheredPool(key=key, incomplete=f"{len(whole)} of {wanted} slices are there")
+        invalid = _duplicate(own) if gates.oldest else ""
+        return GatheredPool(key=key, incomplete=f"{len(whole)} of {wanted} slices are there", invalid=invalid)
     names = {piece.name for piece in own}
     others = () if len(own) == len(whole) else tuple(piece for piece in whole if piece.name not in names)
     return _checked(key, own, others, gates)

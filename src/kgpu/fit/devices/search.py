@@ -67,8 +67,8 @@ class DeviceSearch:
         self.picked: list[list[PickedDevice]] = [[] for _ in claims]
         self.allocating: dict[DeviceKey, set[int]] = {}
         self.steps = 0
-        self._capacity = SharedCapacity(around.held.consumed)
-        self._counters = CounterBooks(around.held.whole)
+        self.capacity = SharedCapacity(around.held.consumed)
+        self.counters = CounterBooks(around.held.whole)
         self._matches: dict[tuple[DeviceKey, RequestPlace], bool] = {}
 
     def prepare(self) -> None:
@@ -237,21 +237,24 @@ class DeviceSearch:
             return True
         return pools.matches(candidate.piece, candidate.device.reach, self.around.node, self.around.labels)
 
+    def shared(self, candidate: Candidate) -> bool:
+        return self.gates.consumable_capacity and candidate.device.shareable
+
     def _has_capacity(self, ready: RequestPlan, candidate: Candidate) -> bool:
         if not self.gates.consumable_capacity:
             return True
-        return self._capacity.enough(candidate.key, ready.ask.capacity, candidate.device.capacity)
+        return self.capacity.enough(candidate.key, ready.ask.capacity, candidate.device.capacity)
 
     def _take(self, place: DevicePlace, ready: RequestPlan, candidate: Candidate, *, must: bool) -> bool:
         """Take the device if it can be had. Raises ClaimFault where it ``must``, and a constraint forbids it."""
         key, device, _, pool = candidate
-        shared = self.gates.consumable_capacity and device.shareable
+        shared = self.shared(candidate)
         if (not shared or not ready.ask.admin) and not self.free(place.claim, ready, key):
             return False
         if device.consumes:
             if not self.gates.partitionable_devices:
                 return False
-            if not (shared and self._capacity.in_use(key)) and not self._counters.take(device, pool):
+            if not (shared and self.capacity.in_use(key)) and not self.counters.take(device, pool):
                 return False
         # A refusal from here on leaves the counters taken, as in the scheduler.
         if self.gates.device_taints and self.untolerated(ready, candidate):
@@ -265,7 +268,7 @@ class DeviceSearch:
             return False
         amounts = consumed(ready.ask.capacity, device.capacity) if shared else None
         if amounts is not None:
-            self._capacity.take(key, amounts)
+            self.capacity.take(key, amounts)
         self.picked[place.claim].append(PickedDevice(ready.full_name, ready.ask, candidate, shared, amounts or None))
         return True
 
@@ -298,9 +301,9 @@ class DeviceSearch:
         self.allocating[key].discard(place.claim)
         if picked.shared:
             if picked.consumed:
-                self._capacity.give_back(key, picked.consumed)
+                self.capacity.give_back(key, picked.consumed)
         elif self.gates.partitionable_devices and device.consumes:
-            self._counters.give_back(device, pool)
+            self.counters.give_back(device, pool)
 
 
 def _candidates(found: Sequence[pools.GatheredPool]) -> Iterator[Candidate]:

@@ -1,19 +1,20 @@
 """Branches of the search that can be left out, because they can't change what comes out.
 
-- Devices of one request are alike in what they lead to, in whatever order they are picked: only rising orders are tried.
+- A request that found nothing finds nothing again when all is as it was then.
+- Devices of one request lead to the same in whatever order they are picked: only rising orders are tried.
 - Where fewer devices are left than a request still needs, no combination of them will do.
-- A request that found nothing finds nothing again when the same devices are taken.
-- Requests that ask alike and want more together than there is: nothing is searched.
+- Requests that ask alike want more together than there is: nothing is searched.
 
-All of these hold only while what was taken depends on the set of devices and not on their order (``orderly``), and
-while no selector fails: a failure must come out as it does in the scheduler.
+The last three hold only while what is taken does not depend on the order (``orderly``), and while no selector fails: a
+failure must come out as it does in the scheduler.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kgpu.fit.devices.constraints import SameValue
 from kgpu.fit.devices.model import ALL
@@ -21,6 +22,8 @@ from kgpu.fit.devices.plan import Candidate, ClaimFault, RequestPlace, RequestPl
 
 if TYPE_CHECKING:
     from kgpu.fit.devices.search import DevicePlace, DeviceSearch
+
+_MAX_REMEMBERED: Final = 20_000
 
 
 class Shortcuts:
@@ -37,16 +40,17 @@ class Shortcuts:
     def _orderly(self) -> bool:
         search, gates = self._search, self._search.gates
         constraints = [one for own in search.constraints for one in own]
-        if gates.consumable_capacity or not all(isinstance(one, SameValue) for one in constraints):
+        if not all(isinstance(one, SameValue) for one in constraints):
             return False
-        if any(one.parent and one.ask.mode == ALL for one in search.plans.values()):
+        if any(one.ask.mode == ALL and (one.parent or gates.consumable_capacity) for one in search.plans.values()):
             return False
         takers = [one for one in search.candidates if one.device.consumes] if gates.partitionable_devices else []
         if not takers:
             return True
-        names = {one.pool.key.pool for one in takers}
+        shared = gates.consumable_capacity and any(one.device.shareable for one in takers)
         tainted = gates.device_taints and any(taint.hard for one in takers for taint in one.device.taints)
-        return not constraints and not tainted and len(names) == len({one.pool.key for one in takers})
+        two = len({one.pool.key.pool for one in takers}) < len({one.pool.key for one in takers})
+        return not (constraints or shared or tainted or two)
 
     def start(self, place: DevicePlace, ready: RequestPlan) -> int | None:
         """The position of the first candidate to try; None where there are too few."""
@@ -59,9 +63,10 @@ class Shortcuts:
             verdict = selected[position]
             if verdict is None:
                 return first
-            if verdict and self._search.free(place.claim, ready, self._search.candidates[position].key):
+            candidate = self._search.candidates[position]
+            if verdict and self._search.free(place.claim, ready, candidate.key):
                 needed -= 1
-                if needed <= 0:
+                if needed <= 0 or self._search.shared(candidate):
                     return first
         return None
 
@@ -84,24 +89,27 @@ class Shortcuts:
 
     def remembered(self, claim: int, request: int, go_on: Callable[[], bool]) -> bool:
         """``go_on``, unless it is known to lead nowhere with what is taken."""
-        if not self.orderly or claim >= len(self._search.claims):
+        if claim >= len(self._search.claims):
             return go_on()
-        key = self._state(claim, request)
-        if key in self._failed:
+        state = self._state(claim, request)
+        if state in self._failed:
             return False
         done = go_on()
-        if not done:
-            self._failed.add(key)
+        if not done and len(self._failed) < _MAX_REMEMBERED:
+            self._failed.add(state)
         return done
 
     def _state(self, claim: int, request: int) -> Hashable:
+        """All that the search depends on from this request on."""
         search = self._search
         return (
             claim,
             request,
-            frozenset((key, frozenset(owners)) for key, owners in search.allocating.items() if owners),
             len(search.picked[claim]),
-            tuple(one.state for one in search.constraints[claim] if isinstance(one, SameValue)),
+            frozenset((key, frozenset(owners)) for key, owners in search.allocating.items() if owners),
+            tuple(one.state() for own in search.constraints[claim:] for one in own),
+            search.capacity.state(),
+            search.counters.state(),
         )
 
     def hopeless(self) -> bool:
@@ -111,7 +119,7 @@ class Shortcuts:
         if not self.orderly or any(one.parent or one.ask.mode == ALL for one in plans.values()):
             return False
         wanted: Counter[Hashable] = Counter()
-        there: dict[Hashable, int] = {}
+        there: dict[Hashable, float] = {}
         for place, ready in plans.items():
             selected = self._selected(place, ready)
             if None in selected:
@@ -123,6 +131,9 @@ class Shortcuts:
             there[alike] = sum(map(self._offered, search.candidates, selected))
         return any(count > there[alike] for alike, count in wanted.items())
 
-    def _offered(self, candidate: Candidate, selected: bool | None) -> bool:
-        return bool(selected) and candidate.key not in self._search.around.held.whole
+    def _offered(self, candidate: Candidate, selected: bool | None) -> float:
+        """How many requests the device can be for."""
+        if not selected or candidate.key in self._search.around.held.whole:
+            return 0
+        return math.inf if self._search.shared(candidate) else 1
 

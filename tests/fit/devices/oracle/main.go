@@ -84,7 +84,7 @@ func ask(about question) (found answer) {
 			found = answer{Panic: fmt.Sprint(trouble)}
 		}
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	classes := classList{}
 	for _, class := range about.Classes {
