@@ -71,14 +71,12 @@ class Shortcuts:
         return None
 
     def _selected(self, place: RequestPlace, ready: RequestPlan) -> list[bool | None]:
-        """Of each candidate whether it is selected; None where the selector fails, and no device after it counts."""
+        """Of each candidate whether it is selected; None where the selector fails."""
         known = self._counts.get(place)
         if known is None:
-            known = self._counts[place] = []
-            for candidate in self._search.candidates:
-                known.append(self._verdict(place, ready, candidate))
-                if known[-1] is None:
-                    break
+            known = self._counts[place] = [
+                self._verdict(place, ready, candidate) for candidate in self._search.candidates
+            ]
         return known
 
     def _verdict(self, place: RequestPlace, ready: RequestPlan, candidate: Candidate) -> bool | None:
