@@ -73,7 +73,7 @@ class Clusters:
             count = self.random.choice((1, 1, 2, 3))
             counters = "PartitionableDevices" in gates and self.one_in(2)
             if counters:
-                slices.append(self._slice(driver, pool, number, 9, count + 1, self._counter_slice()))
+                slices.append(self._slice((driver, pool), f"{number}-9", count + 1, self._counter_slice()))
             names = [f"dev-{at}" for at in range(8)]
             for at in range(count):
                 if self.one_in(30):
@@ -84,15 +84,15 @@ class Clusters:
                 keys += [(driver, pool, name) for name in own]
                 body = {"devices": [self._device(name, gates, counters=counters) for name in own]}
                 self._reach(body, gates)
-                slices.append(self._slice(driver, pool, number, at, count + counters, body))
+                slices.append(self._slice((driver, pool), f"{number}-{at}", count + counters, body))
         if self.one_in(4):
             self.random.shuffle(slices)
         return slices, list(dict.fromkeys(keys))
 
-    def _slice(self, driver: str, pool: str, number: int, at: int, count: int, body: Json) -> Json:
+    def _slice(self, key: tuple[str, str], name: str, count: int, body: Json) -> Json:
         generation = 2 if self.one_in(40) else 1
-        spec = {"driver": driver, "pool": {"name": pool, "generation": generation, "resourceSliceCount": count}, **body}
-        return {"metadata": {"name": f"slice-{number}-{at}"}, "spec": spec}
+        pool = {"name": key[1], "generation": generation, "resourceSliceCount": count}
+        return {"metadata": {"name": f"slice-{name}"}, "spec": {"driver": key[0], "pool": pool, **body}}
 
     def _reach(self, body: Json, gates: tuple[str, ...]) -> None:
         if "PartitionableDevices" in gates and self.one_in(4):
@@ -186,7 +186,9 @@ class Clusters:
         return {"metadata": {"name": name, "namespace": "team"}, "spec": {"devices": devices}}
 
     def _constraint(self, names: list[str], gates: tuple[str, ...]) -> Json:
-        kinds = ["matchAttribute"] * 4 + ["distinctAttribute"] * (6 if "ConsumableCapacity" in gates else self.one_in(4))
+        kinds = ["matchAttribute"] * 4 + ["distinctAttribute"] * (
+            6 if "ConsumableCapacity" in gates else self.one_in(4)
+        )
         attributes = (GROUP, "gpu.example.com/model", "gpu.example.com/index", "gpu.example.com/version")
         found: Json = {self.random.choice(kinds): self.random.choice(attributes)}
         if self.one_in(2):
@@ -212,7 +214,8 @@ class Clusters:
                 ask["count"] = self.random.choice((1, 16))
         if self.one_in(2):
             ask["selectors"] = [
-                {"cel": {"expression": self.random.choice(_RISKY if self.one_in(9) else _SELECTORS)}} for _ in range(self.random.choice((1, 1, 2)))
+                {"cel": {"expression": self.random.choice(_RISKY if self.one_in(9) else _SELECTORS)}}
+                for _ in range(self.random.choice((1, 1, 2)))
             ]
         if self.one_in(10) and "AdminAccess" in gates:
             ask["adminAccess"] = True
@@ -222,7 +225,9 @@ class Clusters:
                 {"key": "sick", "operator": "Equal", "value": "very"}, {"key": "other", "operator": "Exists"},
             ))]  # fmt: skip
         if "ConsumableCapacity" in gates and self.one_in(2):
-            wanted = {self.random.choice(("memory", "memory", "memory", "cores")): self.random.choice(("1Gi", "3Gi", "9Gi"))}
+            wanted = {
+                self.random.choice(("memory", "memory", "memory", "cores")): self.random.choice(("1Gi", "3Gi", "9Gi"))
+            }
             ask["capacity"] = {"requests": wanted}
         return ask
 
@@ -242,5 +247,7 @@ def held_claims(case: Mapping[str, Any]) -> list[Json]:
         if "ShareID" in held:
             result |= {"shareID": held["ShareID"], "consumedCapacity": held["Consumed"]}
         allocation = {"devices": {"results": [result]}}
-        claims.append({"metadata": {"name": f"held-{number}", "namespace": "team"}, "status": {"allocation": allocation}})
+        claims.append(
+            {"metadata": {"name": f"held-{number}", "namespace": "team"}, "status": {"allocation": allocation}}
+        )
     return claims

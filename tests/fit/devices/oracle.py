@@ -40,7 +40,6 @@ _GATES: Final = {
 }
 CRASHED: Final = "the scheduler crashes"
 LATE: Final = "the scheduler gives up"
-_PLACES: Final = 6  # of pools, in all orders
 
 
 class NoOracle(Exception):
@@ -84,7 +83,8 @@ class Oracle:
 
     def ask(self, case: Mapping[str, Any], times: int = 1) -> list[Any]:
         """What the scheduler's allocator decides, each of several times: it is not the same each time."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({**case, "Times": times}).encode() + b"\n")
         self._process.stdin.flush()
         return [_answer(answer) for answer in json.loads(self._process.stdout.readline())]

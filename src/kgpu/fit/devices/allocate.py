@@ -1,7 +1,7 @@
 """Allocates devices for all claims of a pod on one node, as kube-scheduler 1.35 does: the same devices, not only some.
 
 The scheduler takes the first solution of an exhaustive search. This search (``search``) goes the same way, and leaves
-out branches only where they can't change what comes out (``shortcuts``). Where the scheduler has a weak spot it is kept:
+out branches only where they can't change what comes out (``shortcuts``). The scheduler's weak spots are kept:
 
 - its books of counters go by the name of a pool, without the driver;
 - counters stay taken when a device is refused for its taint or for a constraint after they were;
@@ -17,15 +17,15 @@ Two things differ. The scheduler visits pools in random order, this in the order
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.fit.devices import pools
 from kgpu.fit.devices.held import HeldDevices
 from kgpu.fit.devices.model import MAX_RESULTS, ClaimDemand, ClassRules, DeviceKey, DeviceSlice, DraGates
-from kgpu.fit.devices.plan import ClaimFault
+from kgpu.fit.devices.plan import ClaimFaultError
 from kgpu.fit.devices.result import AllocatedClaim, allocated_claim
-from kgpu.fit.devices.search import BoundMet, DeviceSearch, Surroundings, TooManyDevices
+from kgpu.fit.devices.search import BoundMetError, DeviceSearch, Surroundings, TooManyDevicesError
 from kgpu.fit.devices.selector import SelectorEngine
 from kgpu.fit.selectors import Labels
 
@@ -56,33 +56,31 @@ class DeviceAllocator:
     classes: Mapping[str, ClassRules]
     held: HeldDevices
     selectors: SelectorEngine
-    gates: DraGates = DraGates()
+    gates: DraGates = field(default_factory=DraGates)
     max_steps: int = MAX_STEPS
 
     def search(self, claims: Sequence[ClaimDemand], node: str, labels: Labels) -> DeviceSearch:
-        """A search that has not begun. Raises UnreadableSelector."""
+        """A search that has not begun. Raises UnreadableSelectorError."""
         found = pools.gather(self.slices, node, labels, self.gates)
-        around = Surroundings(
-            found, self.classes, self.held, self.selectors, self.gates, node, labels, self.max_steps
-        )
+        around = Surroundings(found, self.classes, self.held, self.selectors, self.gates, node, labels, self.max_steps)
         return DeviceSearch(around, claims)
 
     def allocate(self, claims: Sequence[ClaimDemand], node: str, labels: Labels) -> DeviceOutcome:
         """Devices on the node for all claims together. Never raises."""
         try:
             search = self.search(claims, node, labels)
-        except pools.UnreadableSelector as fault:
+        except pools.UnreadableSelectorError as fault:
             return DeviceOutcome(fault=str(fault))
         try:
             search.prepare()
             found = search.run()
-        except ClaimFault as fault:
+        except ClaimFaultError as fault:
             return DeviceOutcome(fault=fault.message, device=fault.device, steps=search.steps)
-        except pools.UnreadableSelector as fault:
+        except pools.UnreadableSelectorError as fault:
             return DeviceOutcome(fault=str(fault), steps=search.steps)
-        except TooManyDevices:
+        except TooManyDevicesError:
             return DeviceOutcome(fault=f"one claim can have {MAX_RESULTS} devices at most", steps=search.steps)
-        except (BoundMet, RecursionError):
+        except (BoundMetError, RecursionError):
             return DeviceOutcome(unfinished=True, steps=search.steps)
         if found:
             return DeviceOutcome(allocations=_allocations(search), steps=search.steps)

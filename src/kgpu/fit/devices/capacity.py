@@ -20,9 +20,7 @@ def consumed(asked: Amounts | None, capacity: Mapping[str, CapacityValue]) -> di
     return {name: _consumed((asked or {}).get(name), value) for name, value in capacity.items()}
 
 
-def enough(
-    asked: Amounts | None, capacity: Mapping[str, CapacityValue], taken: Amounts, taking: Amounts
-) -> bool:
+def enough(asked: Amounts | None, capacity: Mapping[str, CapacityValue], taken: Amounts, taking: Amounts) -> bool:
     """Whether the device still has it, with ``taken`` by other claims and ``taking`` in the same attempt."""
     if any(name not in capacity for name in asked or {}):
         return False

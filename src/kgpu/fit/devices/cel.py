@@ -2,8 +2,8 @@
 
 An expression is checked against the types that Kubernetes declares, then evaluated untyped. A domain that a device does
 not have is an empty map; a key that it does not have is an error. Known differences from cel-go: limits of cost are not
-enforced; functions for addresses, URLs, named formats and ``find`` are not known; a domain looked up in a variable bound
-to ``device.attributes`` itself is an error when the device lacks it.
+enforced; functions for addresses, URLs, named formats and ``find`` are not known; a domain that a device lacks is an
+error where it is looked up in a variable bound to ``device.attributes`` itself.
 """
 
 from __future__ import annotations
@@ -59,13 +59,17 @@ def _functions(declared: Iterator[tuple[str, Any, Sequence[Any], Any]]) -> list[
     return [cel.FunctionDecl(name, list(found.values())) for name, found in overloads.items()]
 
 
+def _by_name(kind: Any) -> Any:
+    """Of a map by domain of maps by name."""
+    return _T.Map(_T.STRING, _T.Map(_T.STRING, kind))
+
+
 @functools.cache
 def _checker() -> Any:
-    by_name = lambda kind: _T.Map(_T.STRING, _T.Map(_T.STRING, kind))  # noqa: E731 - a word for a type
     variables = {
         "device.driver": _T.STRING,
-        "device.attributes": by_name(_T.DYN),
-        "device.capacity": by_name(_T(cel_values.QUANTITY)),
+        "device.attributes": _by_name(_T.DYN),
+        "device.capacity": _by_name(_T(cel_values.QUANTITY)),
         "device.allowMultipleAllocations": _T.BOOL,
     }
     declared = (

@@ -1,4 +1,4 @@
-"""Constraints across the devices of one claim: equal or distinct values of an attribute, kept while devices come and go.
+"""Constraints across the devices of one claim: equal or distinct values of an attribute, as devices come and go.
 
 They decide as kube-scheduler's do, its weak spot with ``distinctAttribute`` included: of each request it remembers one
 value only, that of the device added last.
@@ -42,7 +42,9 @@ class _Constraint:
         self.members = 0
 
     def concerns(self, request: str, choice: str) -> bool:
-        return not self.requests or request in self.requests or (choice != "" and f"{request}/{choice}" in self.requests)
+        return (
+            not self.requests or request in self.requests or (choice != "" and f"{request}/{choice}" in self.requests)
+        )
 
 
 class SameValue(_Constraint):

@@ -29,7 +29,7 @@ class CounterBooks:
         """Whether all that the device takes is left; if so it is taken."""
         left = self._left.get(pool.key.pool)
         if left is None:
-            left = self._left[pool.key.pool] = self._opened(pool)
+            left = self._left[pool.key.pool] = left_of(pool, self._taken)
         taking = self._taking.setdefault(pool.key.pool, {})
         for use in device.consumes:
             book(taking, use, 1)
@@ -48,18 +48,20 @@ class CounterBooks:
         """All that further answers depend on."""
         return frozenset(self._left), _frozen(self._taking)
 
-    def _opened(self, pool: GatheredPool) -> _Books:
-        left = {
-            name: {counter: amount.nanos for counter, amount in counters.items()}
-            for name, counters in pool.counter_sets.items()
-        }
-        for piece in (*pool.slices, *pool.others):
-            for device in piece.devices:
-                if device.consumes and piece.device_key(device) in self._taken:
-                    for use in device.consumes:
-                        if use.counter_set in left:
-                            book(left, use, -1, known=True)
-        return left
+
+def left_of(pool: GatheredPool, taken: Collection[DeviceKey]) -> _Books:
+    """What the devices that claims hold leave of a pool's counters; below zero where they take more than there is."""
+    left = {
+        name: {counter: amount.nanos for counter, amount in counters.items()}
+        for name, counters in pool.counter_sets.items()
+    }
+    for piece in (*pool.slices, *pool.others):
+        for device in piece.devices:
+            if device.consumes and piece.device_key(device) in taken:
+                for use in device.consumes:
+                    if use.counter_set in left:
+                        book(left, use, -1, known=True)
+    return left
 
 
 def book(books: _Books, use: CounterUse, sign: int, *, known: bool = False) -> None:

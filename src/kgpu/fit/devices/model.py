@@ -1,4 +1,4 @@
-"""What allocation of devices sees: slices, claims and classes as frozen views, whatever version of the API they came in.
+"""What allocation of devices sees: slices, claims and classes as frozen views, whatever version of the API they had.
 
 Made by ``kgpu.fit.devices.read``. Quantities are exact. Names are the API's.
 """

@@ -1,6 +1,6 @@
 """A claim's requests made ready for the search: checked as kube-scheduler checks them, with their classes and counts.
 
-What is wrong with a claim in itself ends the attempt before any device is picked: ``ClaimFault``.
+What is wrong with a claim in itself ends the attempt before any device is picked: ``ClaimFaultError``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kgpu.fit.devices.model import (
 from kgpu.fit.devices.pools import GatheredPool
 
 
-class ClaimFault(Exception):
+class ClaimFaultError(Exception):
     """Why nothing can be allocated whatever the devices are; the scheduler then tries no further node.
 
     ``device`` is the one whose selector failed, where that is why.
@@ -83,45 +83,49 @@ class RequestPlan:
 def checked_plan(
     claim: ClaimDemand, ask: DeviceAsk, parent: str, classes: Mapping[str, ClassRules], gates: DraGates
 ) -> RequestPlan:
-    """Raises ClaimFault. The devices of mode All are still to be found."""
+    """Raises ClaimFaultError. The devices of mode All are still to be found."""
     where = f"claim {claim}, request {ask.name}"
     if None in ask.selectors:
-        raise ClaimFault(f"{where}: a selector is of a kind that is not known; only CEL is")
+        raise ClaimFaultError(f"{where}: a selector is of a kind that is not known; only CEL is")
     if ask.admin is not None and not gates.admin_access:
-        raise ClaimFault(f"{where}: asks for admin access, and the gate DRAAdminAccess is off")
+        raise ClaimFaultError(f"{where}: asks for admin access, and the gate DRAAdminAccess is off")
     if not ask.device_class:
-        raise ClaimFault(f"{where}: names no device class")
+        raise ClaimFaultError(f"{where}: names no device class")
     rules = classes.get(ask.device_class)
     if rules is None:
-        raise ClaimFault(f"{where}: device class {ask.device_class} does not exist")
+        raise ClaimFaultError(f"{where}: device class {ask.device_class} does not exist")
     if ask.mode not in (EXACT_COUNT, ALL):
-        raise ClaimFault(f"{where}: allocation mode {ask.mode} is not known")
+        raise ClaimFaultError(f"{where}: allocation mode {ask.mode} is not known")
     return RequestPlan(ask, parent, rules, ask.count if ask.mode == EXACT_COUNT else 0)
 
 
 def check_gates(claim: ClaimDemand, request: RequestView, gates: DraGates) -> None:
-    """Raises ClaimFault for what the request wants and the scheduler has switched off."""
+    """Raises ClaimFaultError for what the request wants and the scheduler has switched off."""
     if request.choices and not gates.prioritized_list:
-        raise ClaimFault(f"claim {claim}, request {request.name}: has choices, and the gate DRAPrioritizedList is off")
+        raise ClaimFaultError(
+            f"claim {claim}, request {request.name}: has choices, and the gate DRAPrioritizedList is off"
+        )
     if gates.consumable_capacity or not gates.newest:
         return
     asks = (request.exactly, *request.choices)
     if any(ask is not None and ask.capacity is not None for ask in asks):
-        raise ClaimFault(f"claim {claim}, request {request.name}: wants capacity, and DRAConsumableCapacity is off")
+        raise ClaimFaultError(
+            f"claim {claim}, request {request.name}: wants capacity, and DRAConsumableCapacity is off"
+        )
 
 
 def check_size(claim: ClaimDemand, least: int) -> None:
     """``least`` devices must fit into the claim's status."""
     if least > MAX_RESULTS:
-        raise ClaimFault(f"claim {claim}: asks for {least} devices, and one claim can have {MAX_RESULTS} at most")
+        raise ClaimFaultError(f"claim {claim}: asks for {least} devices, and one claim can have {MAX_RESULTS} at most")
 
 
 def made_constraints(claim: ClaimDemand, gates: DraGates) -> list[DeviceConstraint]:
-    """Raises ClaimFault for a constraint of a kind that is not known."""
+    """Raises ClaimFaultError for a constraint of a kind that is not known."""
     found: list[DeviceConstraint] = []
     for position, view in enumerate(claim.constraints):
         made = constraint(view, newest=gates.newest)
         if made is None:
-            raise ClaimFault(f"claim {claim}: constraint {position} is of a kind that the scheduler does not know")
+            raise ClaimFaultError(f"claim {claim}: constraint {position} is of a kind that the scheduler does not know")
         found.append(made)
     return found

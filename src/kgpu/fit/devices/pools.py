@@ -13,7 +13,7 @@ from kgpu.fit.devices.model import CounterSets, DeviceSlice, DraGates, NodeReach
 from kgpu.fit.selectors import Labels
 
 
-class UnreadableSelector(Exception):
+class UnreadableSelectorError(Exception):
     """A slice's node selector that can't be evaluated: the scheduler tries no node then."""
 
 
@@ -35,7 +35,7 @@ class GatheredPool:
 
 
 def gather(slices: Sequence[DeviceSlice], name: str, labels: Labels, gates: DraGates) -> tuple[GatheredPool, ...]:
-    """The pools of a node. Raises UnreadableSelector."""
+    """The pools of a node. Raises UnreadableSelectorError."""
     found: dict[PoolKey, list[DeviceSlice]] = {}
     for piece in _in_order([piece for piece in slices if _targets(piece, name, labels, gates)], gates):
         known = found.setdefault(piece.key, [])
@@ -63,7 +63,7 @@ def _targets(piece: DeviceSlice, name: str, labels: Labels, gates: DraGates) -> 
 
 def matches(piece: DeviceSlice, reach: NodeReach, name: str, labels: Labels) -> bool:
     if reach.error:
-        raise UnreadableSelector(f"slice {piece.name}: {reach.error}")
+        raise UnreadableSelectorError(f"slice {piece.name}: {reach.error}")
     return reach.matches(name, labels)
 
 

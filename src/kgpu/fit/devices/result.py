@@ -1,4 +1,4 @@
-"""What a claim gets: its devices, the settings for them, and from which nodes they can be used; as the API stores it."""
+"""What a claim gets: its devices, settings for them, and from which nodes they can be used; as the API stores it."""
 
 from __future__ import annotations
 

@@ -13,19 +13,19 @@ from kgpu.fit.devices.capacity import SharedCapacity, consumed
 from kgpu.fit.devices.constraints import DeviceConstraint
 from kgpu.fit.devices.counters import CounterBooks
 from kgpu.fit.devices.held import HeldDevices
-from kgpu.fit.devices.model import ALL, MAX_RESULTS, ClaimDemand, ClassRules, DeviceKey, DeviceSlice, DraGates
-from kgpu.fit.devices.plan import Candidate, ClaimFault, RequestPlace, RequestPlan
+from kgpu.fit.devices.model import ALL, MAX_RESULTS, ClaimDemand, ClassRules, DeviceKey, DraGates
+from kgpu.fit.devices.plan import Candidate, ClaimFaultError, RequestPlace, RequestPlan
 from kgpu.fit.devices.result import PickedDevice
 from kgpu.fit.devices.selector import SelectorEngine, SelectorFault
 from kgpu.fit.devices.shortcuts import Shortcuts
 from kgpu.fit.selectors import Labels, tolerated
 
 
-class TooManyDevices(Exception):
+class TooManyDevicesError(Exception):
     """The claim's status would not hold the devices: other devices for the requests before can't help."""
 
 
-class BoundMet(Exception):
+class BoundMetError(Exception):
     """The search took more steps than it may."""
 
 
@@ -72,7 +72,7 @@ class DeviceSearch:
         self._matches: dict[tuple[DeviceKey, RequestPlace], bool] = {}
 
     def prepare(self) -> None:
-        """Raises ClaimFault for what is wrong with a claim."""
+        """Raises ClaimFaultError for what is wrong with a claim."""
         for position, claim in enumerate(self.claims):
             least = sum(self._prepare_request(position, number) for number in range(len(claim.requests)))
             plan.check_size(claim, least)
@@ -97,9 +97,7 @@ class DeviceSearch:
         claim = self.claims[place.claim]
         request = claim.requests[place.request]
         ask = request.exactly or request.choices[place.choice]
-        ready = plan.checked_plan(
-            claim, ask, "" if request.exactly else request.name, self.around.classes, self.gates
-        )
+        ready = plan.checked_plan(claim, ask, "" if request.exactly else request.name, self.around.classes, self.gates)
         if ask.mode == ALL:
             ready.everything = list(self._everything(ready, remembered))
             ready.count = len(ready.everything)
@@ -109,7 +107,7 @@ class DeviceSearch:
     def _everything(self, ready: RequestPlan, place: RequestPlace) -> Iterator[Candidate]:
         for pool in self.around.pools:
             if not pool.usable:
-                raise ClaimFault(
+                raise ClaimFaultError(
                     f"claim {self.claims[place.claim]}, request {ready.ask.name}: asks for all devices, "
                     f"and pool {pool.key} is not whole: {pool.incomplete or pool.invalid}"
                 )
@@ -118,7 +116,7 @@ class DeviceSearch:
                     yield candidate
 
     def run(self) -> bool:
-        """Whether devices were found for all claims. Raises ClaimFault, TooManyDevices, BoundMet."""
+        """Whether devices were found for all claims. Raises ClaimFaultError, TooManyDevicesError, BoundMetError."""
         self._shortcuts = Shortcuts(self)
         return not self._shortcuts.hopeless() and self._next(DevicePlace(0))
 
@@ -131,7 +129,7 @@ class DeviceSearch:
         """Pick this device and all that come after it."""
         self.steps += 1
         if self.steps > self.around.max_steps:
-            raise BoundMet
+            raise BoundMetError
         if place.claim >= len(self.claims):
             return True
         if place.request >= len(self.claims[place.claim].requests):
@@ -144,7 +142,7 @@ class DeviceSearch:
         if place.device >= ready.count:
             return self._next_request(place)
         if len(self.picked[place.claim]) + ready.count - place.device > MAX_RESULTS:
-            raise TooManyDevices
+            raise TooManyDevicesError
         if ready.ask.mode == ALL:
             return self._all(place, ready)
         return self._one_of(place, ready)
@@ -152,7 +150,7 @@ class DeviceSearch:
     def _next_claim(self, claim: int) -> bool:
         try:
             return self._shortcuts.remembered(claim, 0, lambda: self._next(DevicePlace(claim)))
-        except TooManyDevices:
+        except TooManyDevicesError:
             return False
 
     def _next_request(self, place: DevicePlace) -> bool:
@@ -164,14 +162,14 @@ class DeviceSearch:
         for choice in range(len(self.claims[place.claim].requests[place.request].choices)):
             try:
                 done = self._next(place._replace(choice=choice, choosing=True))
-            except TooManyDevices:
+            except TooManyDevicesError:
                 continue
             all_too_many = False
             if done:
                 first.selected = choice
                 return True
         if all_too_many:
-            raise TooManyDevices
+            raise TooManyDevicesError
         return False
 
     def _all(self, place: DevicePlace, ready: RequestPlan) -> bool:
@@ -201,7 +199,7 @@ class DeviceSearch:
         """Go on with the device taken; give it back if that leads nowhere."""
         try:
             done = self._next(after)
-        except TooManyDevices:
+        except TooManyDevicesError:
             self._give_back(place, candidate)
             raise
         if not done:
@@ -214,7 +212,7 @@ class DeviceSearch:
         return key not in self.around.held.whole and not self.allocating.get(key)
 
     def selectable(self, place: RequestPlace, ready: RequestPlan, candidate: Candidate) -> bool:
-        """Whether the device is what the class and the request select, and can be used here. Raises ClaimFault."""
+        """Whether the device is what the class and the request select, and can be used here. Raises ClaimFaultError."""
         device = candidate.device
         if device.binding_conditions and not self.gates.binding_conditions:
             return False
@@ -224,13 +222,15 @@ class DeviceSearch:
         return known
 
     def _selected(self, place: RequestPlace, ready: RequestPlan, candidate: Candidate) -> bool:
-        sources = ((f"class {ready.rules.name}", ready.rules.selectors), ("", ready.ask.selectors))
+        asks = f"claim {self.claims[place.claim]}, request {ready.ask.name}"
+        sources = ((f"class {ready.rules.name}", ready.rules.selectors), (asks, ready.ask.selectors))
         for source, selectors in sources:
             for number, expression in enumerate(selectors):
                 verdict = self.around.selectors.evaluate(expression or "", candidate.key, candidate.device)
                 if isinstance(verdict, SelectorFault):
-                    source = source or f"claim {self.claims[place.claim]}, request {ready.ask.name}"
-                    raise ClaimFault(f"{source}: selector {number} on device {candidate.key}: {verdict}", candidate.key)
+                    raise ClaimFaultError(
+                        f"{source}: selector {number} on device {candidate.key}: {verdict}", candidate.key
+                    )
                 if not verdict:
                     return False
         if not candidate.piece.per_device:
@@ -246,7 +246,7 @@ class DeviceSearch:
         return self.capacity.enough(candidate.key, ready.ask.capacity, candidate.device.capacity)
 
     def _take(self, place: DevicePlace, ready: RequestPlan, candidate: Candidate, *, must: bool) -> bool:
-        """Take the device if it can be had. Raises ClaimFault where it ``must``, and a constraint forbids it."""
+        """Take the device if it can be had. Raises ClaimFaultError where it ``must``, and a constraint forbids it."""
         key, device, _, pool = candidate
         shared = self.shared(candidate)
         if (not shared or not ready.ask.admin) and not self.free(place.claim, ready, key):
@@ -282,7 +282,7 @@ class DeviceSearch:
             if constraint.add(ready.base_name, ready.choice_name, candidate.device, candidate.key):
                 continue
             if must:
-                raise ClaimFault(
+                raise ClaimFaultError(
                     f"claim {self.claims[claim]}, request {ready.ask.name}: asks for all devices, "
                     f"and constraint {position} forbids {candidate.key}",
                     candidate.key,

@@ -41,4 +41,4 @@ class GivenSelectors:
 
     def evaluate(self, expression: str, key: DeviceKey, device: SliceDevice) -> bool | SelectorFault:
         self.asked.append((expression, device.name))
-        return self.verdicts.get((expression, device.name), True)
+        return self.verdicts.get((expression, key.device), True)

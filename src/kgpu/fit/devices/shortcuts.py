@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from kgpu.fit.devices.constraints import SameValue
 from kgpu.fit.devices.model import ALL
-from kgpu.fit.devices.plan import Candidate, ClaimFault, RequestPlace, RequestPlan
+from kgpu.fit.devices.plan import Candidate, ClaimFaultError, RequestPlace, RequestPlan
 
 if TYPE_CHECKING:
     from kgpu.fit.devices.search import DevicePlace, DeviceSearch
@@ -82,7 +82,7 @@ class Shortcuts:
     def _verdict(self, place: RequestPlace, ready: RequestPlan, candidate: Candidate) -> bool | None:
         try:
             return self._search.selectable(place, ready, candidate)
-        except ClaimFault:
+        except ClaimFaultError:
             return None
 
     def remembered(self, claim: int, request: int, go_on: Callable[[], bool]) -> bool:
@@ -134,4 +134,3 @@ class Shortcuts:
         if not selected or candidate.key in self._search.around.held.whole:
             return 0
         return math.inf if self._search.shared(candidate) else 1
-
