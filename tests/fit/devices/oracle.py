@@ -40,14 +40,15 @@ _GATES: Final = {
 }
 CRASHED: Final = "the scheduler crashes"
 LATE: Final = "the scheduler gives up"
+_MAX_STEPS: Final = 5000  # rarely more are needed, and then the scheduler gives up as well
 
 
-class NoOracle(Exception):
+class NoOracleError(Exception):
     """The program can't be built here."""
 
 
 def program() -> Path:
-    """The program, built when it is not there. Raises NoOracle, and LabError where there is no Go."""
+    """The program, built when it is not there. Raises NoOracleError, and LabError where there is no Go."""
     toolchain = build.find_toolchain()
     digest = hashlib.sha256(toolchain.version.encode() + _SOURCE.read_bytes())
     for name in _MODULES:
@@ -69,7 +70,7 @@ def _build(go: Path, out: Path) -> None:
         command = [str(go), "build", "-p", "2", "-trimpath", "-buildvcs=false", "-mod=readonly", "-o", str(made), "."]
         done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise NoOracle(f"go build: {done.stderr.strip()[-500:]}")
+            raise NoOracleError(f"go build: {done.stderr.strip()[-500:]}")
         beside = out.with_suffix(f".{os.getpid()}")
         shutil.copy(made, beside)
         beside.replace(out)
@@ -91,8 +92,8 @@ class Oracle:
 
     def close(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(10)
+        with self._process:
+            self._process.stdin.close()
 
 
 def _answer(said: Json) -> Any:
@@ -130,6 +131,7 @@ def allocator(case: Mapping[str, Any], slices: Sequence[Json] | None = None) -> 
         held=HeldDevices.of(read.taken_devices(held_claims(case)), ours),
         selectors=CelSelectors(),
         gates=ours,
+        max_steps=_MAX_STEPS,
     )
 
 
