@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from kgpu.base.errors import LabError
-from tests import on_real
 from tests.budget import count
 from tests.fit.devices import oracle, table
 from tests.fit.devices.generate import Clusters, Json
 
 SEED = "devices"
-
-
-@pytest.fixture(scope="module")
-def scheduler() -> Iterator[oracle.Oracle]:
-    """The scheduler's allocator; built when Go is there."""
-    try:
-        path = oracle.program()
-    except (LabError, oracle.NoOracleError) as error:
-        on_real.unavailable(str(error), what="allocator of kube-scheduler")
-    asked = oracle.Oracle(path)
-    try:
-        yield asked
-    finally:
-        asked.close()
 
 
 @pytest.mark.parametrize("row", table.rows(), ids=lambda row: row["name"])

@@ -11,7 +11,8 @@ out branches only where they can't change what comes out (``shortcuts``). The sc
 Two things differ. The scheduler visits pools in random order, this in the order of their slices. Where it crashes
 (mode All for devices that take counters) this goes on.
 
-``max_steps`` bounds the work, where the scheduler has a deadline of 10 s.
+``max_steps`` bounds the work, where the scheduler has a deadline of 10 s. A pod with more than some 80 claims is not
+finished either: the search calls itself for each device.
 """
 
 from __future__ import annotations

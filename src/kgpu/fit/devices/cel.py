@@ -2,8 +2,9 @@
 
 An expression is checked against the types that Kubernetes declares, then evaluated untyped. A domain that a device does
 not have is an empty map; a key that it does not have is an error. Known differences from cel-go: limits of cost are not
-enforced; functions for addresses, URLs, named formats and ``find`` are not known; a domain that a device lacks is an
-error where it is looked up in a variable bound to ``device.attributes`` itself.
+enforced; functions for addresses, URLs, named formats and ``find`` are not known; a version or a quantity that is
+compared with a string by ``==`` is unequal, where cel-go fails; a domain that a device lacks is an error where it is
+looked up in a variable bound to ``device.attributes`` itself.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def rows() -> tuple[Row, ...]:
     return (
         ("quantity", QUANTITY, ("string",), _quantity),
         ("isQuantity", "bool", ("string",), _valid(_quantity)),
-        (".sign", "int", (QUANTITY,), lambda value: (_nanos(value) > 0) - (_nanos(value) < 0)),
+        ("sign", "int", (QUANTITY,), lambda value: (_nanos(value) > 0) - (_nanos(value) < 0)),
         (".isInteger", "bool", (QUANTITY,), _valid(_whole)),
         (".asInteger", "int", (QUANTITY,), _whole),
         (".asApproximateFloat", "double", (QUANTITY,), lambda value: _nanos(value) / NANO),
