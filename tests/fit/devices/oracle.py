@@ -1,4 +1,4 @@
-"""Asks kube-scheduler's own allocator (a small Go program, ``oracle/main.go``), and this one in the same words.
+"""Asks kube-scheduler's own allocator (a small Go program, ``program/main.go``), and this one in the same words.
 
 The program is built once into the cache of what is built for labs, from the module files of the real lab.
 """
@@ -28,7 +28,7 @@ from kgpu.lab.real.components import MODULES_DIR
 from tests.fit.devices.generate import LABELS, NODE, held_claims
 
 Json = dict[str, Any]
-_SOURCE: Final = Path(__file__).parent / "oracle" / "main.go"
+_SOURCE: Final = Path(__file__).parent / "program" / "main.go"
 _MODULES: Final = ("go.mod", "go.sum")
 _GATES: Final = {
     "AdminAccess": "admin_access",

@@ -125,8 +125,8 @@ class CelSelectors:
         if known is not None:
             return known
         if len(self._verdicts) >= _MAX_CACHED:
-            self._verdicts.clear()
-            self._inputs.clear()
+            for cache in (self._verdicts, self._inputs, self._programs):
+                cache.clear()
         verdict = self._verdicts[expression, device] = self._evaluate(expression, key, device)
         return verdict
 

@@ -9,11 +9,12 @@ pools of one name are judged as they are there: by the counters of whichever is 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
+from typing import TypeAlias
 
 from kgpu.fit.devices.model import CounterUse, DeviceKey, SliceDevice
 from kgpu.fit.devices.pools import GatheredPool
 
-_Books = dict[str, dict[str, int]]
+Books: TypeAlias = dict[str, dict[str, int]]
 """Nanos by counter by set."""
 
 
@@ -22,8 +23,8 @@ class CounterBooks:
 
     def __init__(self, taken: Collection[DeviceKey]) -> None:
         self._taken = taken
-        self._left: dict[str, _Books] = {}
-        self._taking: dict[str, _Books] = {}
+        self._left: dict[str, Books] = {}
+        self._taking: dict[str, Books] = {}
 
     def take(self, device: SliceDevice, pool: GatheredPool) -> bool:
         """Whether all that the device takes is left; if so it is taken."""
@@ -49,7 +50,7 @@ class CounterBooks:
         return frozenset(self._left), _frozen(self._taking)
 
 
-def left_of(pool: GatheredPool, taken: Collection[DeviceKey]) -> _Books:
+def left_of(pool: GatheredPool, taken: Collection[DeviceKey]) -> Books:
     """What the devices that claims hold leave of a pool's counters; below zero where they take more than there is."""
     left = {
         name: {counter: amount.nanos for counter, amount in counters.items()}
@@ -64,7 +65,7 @@ def left_of(pool: GatheredPool, taken: Collection[DeviceKey]) -> _Books:
     return left
 
 
-def book(books: _Books, use: CounterUse, sign: int, *, known: bool = False) -> None:
+def book(books: Books, use: CounterUse, sign: int, *, known: bool = False) -> None:
     """Add what is used to the books, or take it off; with ``known`` only of counters that are there."""
     own = books.setdefault(use.counter_set, {})
     for counter, amount in use.counters.items():
@@ -72,7 +73,7 @@ def book(books: _Books, use: CounterUse, sign: int, *, known: bool = False) -> N
             own[counter] = own.get(counter, 0) + sign * amount.nanos
 
 
-def _frozen(books: dict[str, _Books]) -> Hashable:
+def _frozen(books: dict[str, Books]) -> Hashable:
     return frozenset(
         (pool, name, counter, amount)
         for pool, sets in books.items()

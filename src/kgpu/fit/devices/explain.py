@@ -13,10 +13,10 @@ from kgpu.base.quantity import Quantity
 from kgpu.fit.devices.allocate import DeviceAllocator, DeviceOutcome
 from kgpu.fit.devices.capacity import consumed, enough
 from kgpu.fit.devices.constraints import attribute
-from kgpu.fit.devices.counters import left_of
-from kgpu.fit.devices.model import ALL, ClaimDemand, ConstraintView, DeviceAsk
+from kgpu.fit.devices.counters import Books, left_of
+from kgpu.fit.devices.model import ALL, ClaimDemand, ConstraintView, DeviceAsk, PoolKey
 from kgpu.fit.devices.plan import Candidate, ClaimFaultError, RequestPlace, RequestPlan
-from kgpu.fit.devices.pools import UnreadableSelectorError
+from kgpu.fit.devices.pools import GatheredPool, UnreadableSelectorError
 from kgpu.fit.devices.search import DeviceSearch
 from kgpu.fit.devices.selector import SelectorFault
 from kgpu.fit.selectors import Labels, tolerated
@@ -64,6 +64,7 @@ class _Explanation:
         self.search = search
         self.gates = search.gates
         self.held = search.around.held
+        self._left: dict[PoolKey, Books] = {}
 
     def sentences(self) -> Iterator[str]:
         for pool in self.search.around.pools:
@@ -170,7 +171,7 @@ class _Explanation:
         return f"not enough capacity: {'; '.join(parts)}"
 
     def _of_counters(self, candidate: Candidate) -> str:
-        left = left_of(candidate.pool, self.held.whole)
+        left = self._left_of(candidate.pool)
         for use in candidate.device.consumes:
             for counter, amount in use.counters.items():
                 have = left.get(use.counter_set, {}).get(counter, 0)
@@ -179,6 +180,11 @@ class _Explanation:
                     by = listed(self._takers(candidate, use.counter_set), word="claims")
                     return f"counter {counter} of {use.counter_set}: {rest} left, {amount} wanted; taken by claim {by}"
         return ""
+
+    def _left_of(self, pool: GatheredPool) -> Books:
+        if pool.key not in self._left:
+            self._left[pool.key] = left_of(pool, self.held.whole)
+        return self._left[pool.key]
 
     def _takers(self, candidate: Candidate, counter_set: str) -> list[str]:
         pool = candidate.pool
