@@ -1,16 +1,17 @@
 """Selectors evaluated with CEL as Kubernetes has it for devices, over cel-expr-python (the optional extra ``cel``).
 
 An expression is checked against the types that Kubernetes declares, then evaluated untyped. A domain that a device does
-not have is an empty map; a key that it does not have is an error. Known differences from cel-go: limits of cost are not
-enforced; functions for addresses, URLs, named formats and ``find`` are not known; a version or a quantity that is
-compared with a string by ``==`` is unequal, where cel-go fails; a domain that a device lacks is an error where it is
-looked up in a variable bound to ``device.attributes`` itself.
+not have is an empty map; a key that it does not have is an error. Known differences from cel-go:
+
+- limits of cost are not enforced;
+- functions for addresses, URLs and named formats, ``find``, and those of lists (sum, min, max, isSorted) are not known;
+- a version or a quantity that is compared with a string by ``==`` is unequal, where cel-go fails;
+- a domain that a device lacks is an error where it is looked up in a variable bound to ``device.attributes`` itself.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -23,8 +24,7 @@ from kgpu.fit.devices.selector import SelectorFault
 
 _T: Final = cel.Type
 _EXTENSIONS: Final = ("optional", "bindings", "sets", "strings", "lists", "two-var-comprehensions")
-_SIMPLE: Final = {"bool": _T.BOOL, "int": _T.INT, "double": _T.DOUBLE, "string": _T.STRING, "dyn": _T.DYN}
-_KINDS: Final = (_T.BOOL, _T.INT, _T.UINT, _T.DOUBLE, _T.STRING)
+_SIMPLE: Final = {"bool": _T.BOOL, "int": _T.INT, "double": _T.DOUBLE, "string": _T.STRING}
 _FAILURES: Final = (RuntimeError, TypeError, ValueError, OverflowError, UnicodeError)
 _MAX_LENGTH: Final = 10 * 1024
 """Characters of an expression; the API takes no longer ones."""
@@ -45,7 +45,7 @@ def _config() -> Any:
 
 
 def _type(name: str) -> Any:
-    return _T.List(_T.DYN) if name == "list" else _SIMPLE[name] if name in _SIMPLE else _T(name)
+    return _SIMPLE[name] if name in _SIMPLE else _T(name)
 
 
 def _functions(declared: Iterator[tuple[str, Any, Sequence[Any], Any]]) -> list[Any]:
@@ -82,13 +82,11 @@ def _checker() -> Any:
 
 @functools.cache
 def _evaluator() -> Any:
-    """At run time every message is one kind, and a list is of anything."""
-    message = _T(cel_values.QUANTITY)
-    runtime = {"list": (_T.LIST,), "dyn": (*_KINDS, message), cel_values.SEMVER: (message,)}
+    """At run time every message is one kind."""
+    message = {kind: _T(cel_values.QUANTITY) for kind in (cel_values.QUANTITY, cel_values.SEMVER)}
     declared = (
-        (name, _T.DYN, list(kinds), code)
+        (name, _T.DYN, [message.get(kind) or _type(kind) for kind in parameters], code)
         for name, _, parameters, code in cel_values.rows()
-        for kinds in itertools.product(*(runtime.get(kind) or (_type(kind),) for kind in parameters))
     )
     return cel.NewEnv(cel_values.POOL, config=_config(), functions=_functions(declared))
 
@@ -143,13 +141,16 @@ class CelSelectors:
             return given
         try:
             found = program.eval(given)
-            value = found.plain_value()
-            failed = found.type() == _T.ERROR
+            kind = found.type()
+            # Of other types the engine may crash when it is asked for the value.
+            value = found.plain_value() if kind in (_T.BOOL, _T.ERROR) else None
+        except TypeError:
+            return SelectorFault("the result is of another type than true or false")
         except _FAILURES as error:
-            value, failed = str(error), True
-        if failed:
-            return _fault(str(value))
-        return value if isinstance(value, bool) else SelectorFault(f"the result is {value!r}, not true or false")
+            return _fault(str(error))
+        if kind == _T.BOOL:
+            return bool(value)
+        return _fault(str(value)) if kind == _T.ERROR else SelectorFault(f"the result is {kind}, not true or false")
 
     def _compile(self, expression: str) -> Any:
         if len(expression) > _MAX_LENGTH:

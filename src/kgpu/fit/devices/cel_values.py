@@ -2,12 +2,13 @@
 
 In expressions both are protobuf messages with one field of text, as the evaluator knows no other foreign values. The
 text of a quantity is canonical, so that equal quantities are equal messages.
+
+No function takes a list or a value of any type: the engine crashes when it hands an optional value to Python.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -108,15 +109,6 @@ def _part(position: int) -> Callable[[Any], int]:
     return part
 
 
-def _extreme(pick: Callable[..., Any], name: str) -> Callable[[list[Any]], Any]:
-    def find(entries: list[Any]) -> Any:
-        if not entries:
-            raise ValueError(f"{name} called on empty list")
-        return pick(entries)
-
-    return find
-
-
 Row = tuple[str, str, tuple[str, ...], Callable[..., Any]]
 """Name, type of the result, types of the parameters, code. A name that starts with a dot is a method."""
 
@@ -142,10 +134,6 @@ def rows() -> tuple[Row, ...]:
         (".minor", "int", (SEMVER,), _part(1)),
         (".patch", "int", (SEMVER,), _part(2)),
         *_comparisons(),
-        (".isSorted", "bool", ("list",), lambda entries: all(a <= b for a, b in itertools.pairwise(entries))),
-        (".min", "dyn", ("list",), _extreme(min, "min")),
-        (".max", "dyn", ("list",), _extreme(max, "max")),
-        (".sum", "dyn", ("list",), sum),
     )
 
 

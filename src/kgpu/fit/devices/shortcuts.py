@@ -5,8 +5,8 @@
 - Where fewer devices are left than a request still needs, no combination of them will do.
 - Requests that ask alike want more together than there is: nothing is searched.
 
-The last three hold only while what is taken does not depend on the order (``orderly``), and while no selector fails: a
-failure must come out as it does in the scheduler.
+All of these hold only while a branch that led nowhere leaves nothing behind (``steady``), and while no selector fails:
+a failure must come out as it does in the scheduler.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ class Shortcuts:
         self._counts: dict[RequestPlace, list[bool | None]] = {}
         self.positions: dict[DevicePlace, int] = {}
         """Where the device before a place stands among the candidates."""
-        self.orderly = self._orderly()
+        self.steady = self._steady()
 
-    def _orderly(self) -> bool:
+    def _steady(self) -> bool:
+        """Whether all is again as it was when devices have been given back. ``allocate`` tells where it is not."""
         search, gates = self._search, self._search.gates
         constraints = [one for own in search.constraints for one in own]
         if not all(isinstance(one, SameValue) for one in constraints):
             return False
-        if any(one.ask.mode == ALL and (one.parent or gates.consumable_capacity) for one in search.plans.values()):
+        if gates.consumable_capacity and any(one.ask.mode == ALL for one in search.plans.values()):
             return False
         takers = [one for one in search.candidates if one.device.consumes] if gates.partitionable_devices else []
         if not takers:
@@ -52,11 +53,16 @@ class Shortcuts:
         two = len({one.pool.key.pool for one in takers}) < len({one.pool.key for one in takers})
         return not (constraints or shared or tainted or two)
 
+    def _entered_late(self, place: DevicePlace) -> bool:
+        """Whether another choice, of mode All, may have gone on with this one."""
+        choices = self._search.claims[place.claim].requests[place.request].choices[1:]
+        return place.choice == 0 and any(choice.mode == ALL for choice in choices)
+
     def start(self, place: DevicePlace, ready: RequestPlan) -> int | None:
         """The position of the first candidate to try; None where there are too few."""
-        if not self.orderly:
+        if not self.steady:
             return 0
-        first = self.positions[place] if place.device else 0
+        first = self.positions[place] if place.device and not self._entered_late(place) else 0
         needed = ready.count - place.device
         selected = self._selected(place.of_request, ready)
         for position in range(first, len(selected)):
@@ -87,7 +93,7 @@ class Shortcuts:
 
     def remembered(self, claim: int, request: int, go_on: Callable[[], bool]) -> bool:
         """``go_on``, unless it is known to lead nowhere with what is taken."""
-        if claim >= len(self._search.claims):
+        if not self.steady or claim >= len(self._search.claims):
             return go_on()
         state = self._state(claim, request)
         if state in self._failed:
@@ -114,7 +120,7 @@ class Shortcuts:
         """True where requests that ask alike want more devices than there are for them, and no selector fails."""
         search = self._search
         plans = search.plans
-        if not self.orderly or any(one.parent or one.ask.mode == ALL for one in plans.values()):
+        if not self.steady or any(one.parent or one.ask.mode == ALL for one in plans.values()):
             return False
         wanted: Counter[Hashable] = Counter()
         there: dict[Hashable, float] = {}
