@@ -201,3 +201,28 @@ def test_devices_with_counters_are_all_had() -> None:
 def test_nothing_is_wrong_with_no_claims() -> None:
     empty = DeviceAllocator(slices=(), classes={}, held=HeldDevices(), selectors=GivenSelectors({}), gates=DraGates())
     assert empty.allocate((), "node-1", {}).allocations == ()
+
+
+def test_what_was_allocated_is_held_for_the_next_pod() -> None:
+    """Without waiting for the API server."""
+    device = {"name": "b", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "8Gi"}}}
+    case = table.case(
+        {
+            "gates": ["ConsumableCapacity", "AdminAccess"],
+            "slices": [{"pool": "p", "devices": ["a", device]}],
+            "claims": [
+                {"requests": [{"name": "r"}, {"name": "s", "capacity": {"memory": "3Gi"}}]},
+                {"requests": [{"name": "r", "admin": True}]},
+            ],
+        }
+    )
+    first, second = demands(case)
+    found = allocator(case).allocate((first, second), "node-1", {}).allocations
+    assert found is not None
+    assert found[1].taken() == ()
+    held = HeldDevices.of(found[0].taken(), DraGates(consumable_capacity=True))
+    assert [key.device for key in held.whole] == ["a"]
+    assert {
+        key.device: {name: str(amount) for name, amount in took.items()} for key, took in held.consumed.items()
+    } == {"b": {"memory": "3Gi"}}
+    assert set(held.holders.values()) == {("team/claim-0",)}

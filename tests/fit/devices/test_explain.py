@@ -6,6 +6,7 @@ from typing import Any
 
 from kgpu.fit import read as fit_read
 from kgpu.fit.devices import explain
+from kgpu.fit.devices.allocate import DeviceOutcome
 from kgpu.fit.devices.cel import CelSelectors
 from kgpu.fit.devices.fitter import AllocatingFitter
 from kgpu.fit.devices.model import DraGates
@@ -133,6 +134,27 @@ def test_requests_that_can_only_be_met_one_by_one() -> None:
 def test_a_pool_that_is_not_whole_is_told() -> None:
     row = {"slices": [{"pool": "p", "devices": gpus(2), "of": 2}], "claims": [{"requests": [{"name": "r"}]}]}
     assert sentences(row)[0] == "pool gpu.example.com/p is incomplete: 1 of 2 slices are there"
+
+
+def test_a_spoilt_pool_does_not_hide_the_devices_of_others() -> None:
+    row = {
+        "slices": [{"pool": "p", "devices": ["a", "a"]}, {"pool": "q", "devices": gpus(1)}],
+        "held": ["q/gpu-0"],
+        "claims": [{"requests": [{"name": "r"}]}],
+    }
+    assert sentences(row) == (
+        "pool gpu.example.com/p is invalid: two devices are named a",
+        "claim claim-0, request r wants 1 device of class any: the node has 1, free for it 0",
+        "claim claim-0, request r: gpu-0: taken by claim team/held-0",
+    )
+
+
+def test_a_search_that_was_stopped_says_so() -> None:
+    case = table.case({"slices": [{"pool": "p", "devices": gpus(2)}], "claims": [{"requests": [{"name": "r"}]}]})
+    outcome = DeviceOutcome(unfinished=True, steps=7)
+    assert explain.explain(oracle.allocator(case), demands(case), NODE, LABELS, outcome) == (
+        "no answer: the search for devices was stopped after 7 steps",
+    )
 
 
 def test_a_fault_is_told_alone() -> None:

@@ -59,10 +59,14 @@ class DeviceAllocator:
     selectors: SelectorEngine
     gates: DraGates = field(default_factory=DraGates)
     max_steps: int = MAX_STEPS
+    index: pools.SliceIndex = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "index", pools.SliceIndex(self.slices))
 
     def search(self, claims: Sequence[ClaimDemand], node: str, labels: Labels) -> DeviceSearch:
         """A search that has not begun. Raises UnreadableSelectorError."""
-        found = pools.gather(self.slices, node, labels, self.gates)
+        found = pools.gather(self.index, node, labels, self.gates)
         around = Surroundings(found, self.classes, self.held, self.selectors, self.gates, node, labels, self.max_steps)
         return DeviceSearch(around, claims)
 

@@ -36,7 +36,7 @@ def explain(
         return ()
     if outcome.unfinished:
         return (f"no answer: the search for devices was stopped after {outcome.steps} steps",)
-    if outcome.fault:
+    if outcome.fault and not outcome.on_node:
         return (outcome.fault,)
     search = allocator.search(claims, node, labels)
     search.prepare()

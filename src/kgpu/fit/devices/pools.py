@@ -34,18 +34,41 @@ class GatheredPool:
         return not self.incomplete and not self.invalid
 
 
-def gather(slices: Sequence[DeviceSlice], name: str, labels: Labels, gates: DraGates) -> tuple[GatheredPool, ...]:
+class SliceIndex:
+    """Slices in their order, found by node and by pool: a cluster has one for each of its nodes and more."""
+
+    def __init__(self, slices: Iterable[DeviceSlice]) -> None:
+        self._by_node: dict[str, list[tuple[int, DeviceSlice]]] = {}
+        self._everywhere: list[tuple[int, DeviceSlice]] = []
+        self._by_pool: dict[PoolKey, list[DeviceSlice]] = {}
+        for position, piece in enumerate(slices):
+            local = piece.reach.node_name if not piece.counter_sets else None
+            known = self._by_node.setdefault(local, []) if local else self._everywhere
+            known.append((position, piece))
+            self._by_pool.setdefault(piece.key, []).append(piece)
+
+    def near(self, node: str) -> list[DeviceSlice]:
+        """All slices but those that are for another node."""
+        found = [*self._by_node.get(node, ()), *self._everywhere]
+        return [piece for _, piece in sorted(found, key=lambda entry: entry[0])]
+
+    def of_pool(self, key: PoolKey) -> Sequence[DeviceSlice]:
+        return self._by_pool.get(key, ())
+
+
+def gather(index: SliceIndex, name: str, labels: Labels, gates: DraGates) -> tuple[GatheredPool, ...]:
     """The pools of a node. Raises UnreadableSelectorError."""
     found: dict[PoolKey, list[DeviceSlice]] = {}
-    for piece in _in_order([piece for piece in slices if _targets(piece, name, labels, gates)], gates):
+    slices = [piece for piece in index.near(name) if _targets(piece, name, labels, gates)]
+    for piece in _in_order(slices, gates):
         known = found.setdefault(piece.key, [])
         if known and piece.generation < known[0].generation:
             continue
         if known and piece.generation > known[0].generation:
             known.clear()
         known.append(piece)
-    keys = dict.fromkeys(piece.key for piece in slices if piece.key in found)
-    pools = [pool for key in keys if (pool := _pool(key, found[key], slices, gates)) is not None]
+    keys = dict.fromkeys(piece.key for piece in slices)
+    pools = [pool for key in keys if (pool := _pool(key, found[key], index.of_pool(key), gates)) is not None]
     return tuple(_binding_last(pools, gates))
 
 
@@ -84,13 +107,12 @@ def _binding_last(pools: list[GatheredPool], gates: DraGates) -> list[GatheredPo
 
 
 def _pool(
-    key: PoolKey, own: Sequence[DeviceSlice], slices: Sequence[DeviceSlice], gates: DraGates
+    key: PoolKey, own: Sequence[DeviceSlice], whole: Sequence[DeviceSlice], gates: DraGates
 ) -> GatheredPool | None:
     """None for a pool that is being replaced by a generation with nothing for this node."""
     wanted = own[0].slice_count
     if len(own) == wanted:
         return _checked(key, own, (), gates)
-    whole = [piece for piece in slices if piece.key == key]
     if any(piece.generation > own[0].generation for piece in whole):
         return None
     whole = [piece for piece in whole if piece.generation == own[0].generation]

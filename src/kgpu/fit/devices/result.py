@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from kgpu.base.plain import items, mapping
 from kgpu.base.quantity import Quantity
-from kgpu.fit.devices.model import ClaimDemand, DeviceAsk, DraGates
+from kgpu.fit.devices.model import ClaimDemand, DeviceAsk, DraGates, TakenDevice
 from kgpu.fit.devices.plan import Candidate, RequestPlan
 from kgpu.fit.selectors import NAME_FIELD
 
 Json = dict[str, Any]
+_IN_FLIGHT: Final = "in flight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,14 @@ class AllocatedClaim:
     config: tuple[Json, ...]
     node_selector: Json | None
     gates: DraGates
+
+    def taken(self) -> tuple[TakenDevice, ...]:
+        """What the claim holds from now on, before the API server knows of it."""
+        return tuple(
+            TakenDevice(device.candidate.key, str(self.claim), _IN_FLIGHT if device.shared else "", device.consumed)
+            for device in self.devices
+            if not device.ask.admin
+        )
 
     def to_status(self, new_share_id: Callable[[], str]) -> Json:
         """The claim's ``status.allocation``. ``new_share_id`` gives a fresh UID for each share of a shared device."""
