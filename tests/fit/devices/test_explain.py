@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from kgpu.fit import read as fit_read
@@ -12,8 +13,9 @@ from kgpu.fit.devices.fitter import AllocatingFitter
 from kgpu.fit.devices.model import DraGates
 from kgpu.fit.explain import explain as explain_pod
 from kgpu.fit.snapshot import ClusterSnapshot, ClusterView, NodeState
+from tests.budget import count
 from tests.fit.devices import oracle, table
-from tests.fit.devices.generate import LABELS, NODE, Json, held_claims
+from tests.fit.devices.generate import LABELS, NODE, Clusters, Json, held_claims
 from tests.fit.devices.test_allocate import demands
 
 GPU = 'device.attributes["gpu.example.com"]'
@@ -181,6 +183,21 @@ def test_every_device_has_a_reason() -> None:
     assert [(candidate.key.device, reason.partition(":")[0]) for candidate, reason in found] == [
         ("gpu-0", ""), ("gpu-1", "taken by claim team/held-0"), ("gpu-2", f"selector {GPU}.index < 2 is false"),
     ]  # fmt: skip
+
+
+def test_random_clusters_are_always_explained() -> None:
+    """A refusal has a sentence, an allocation has none, and each device of the node has one reason for each request."""
+    clusters = Clusters("explain")
+    for _ in range(count(150, 3000)):
+        case = clusters.case()
+        allocator = dataclasses.replace(oracle.allocator(case), max_steps=2000)
+        outcome = allocator.allocate(demands(case), NODE, LABELS)
+        found = explain.explain(allocator, demands(case), NODE, LABELS, outcome)
+        assert bool(found) == (outcome.allocations is None)
+        assert all(found)
+        for reasons in explain.device_reasons(allocator, demands(case), NODE, LABELS).values():
+            keys = [candidate.key for candidate, _ in reasons]
+            assert len(keys) == len(set(keys))
 
 
 def cluster(case: Json) -> tuple[ClusterSnapshot, list[Json]]:

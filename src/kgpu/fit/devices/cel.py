@@ -5,7 +5,8 @@ not have is an empty map; a key that it does not have is an error. Known differe
 
 - limits of cost are not enforced;
 - functions for addresses, URLs and named formats, ``find``, and those of lists (sum, min, max, isSorted) are not known;
-- a version or a quantity that is compared with a string by ``==`` is unequal, where cel-go fails;
+- a version that is compared with a string by ``==`` or ``in`` is unequal, where cel-go fails; with the attribute right
+  before ``==`` and the string it fails here too (``with_typed_equality``);
 - a domain that a device lacks is an error where it is looked up in a variable bound to ``device.attributes`` itself.
 """
 
@@ -35,6 +36,10 @@ _TOKEN: Final = re.compile(
     r"|\.\s*(?P<field>[A-Za-z_]\w*)(?!\w|\s*\())"
     r"|(?P<open>[\[({])|(?P<close>[\])}])|(?P<other>\w+|\s+|.)",
     re.DOTALL,
+)
+_TEXT_EQUALITY: Final = re.compile(
+    r"(?P<before>(?:^|[(&|,?:\[])\s*)(?P<attribute>device\.attributes\[\?\"[^\"\\]*\"\]\.orValue\(\{\}\)\.\w+)"
+    r"\s*==\s*(?P<text>\"[^\"\\]*\"|'[^'\\]*')(?=\s*(?:$|[),?:&|\]]))"
 )
 _NO_KEY: Final = re.compile(r"Key not found in map : \"?([^\"]*)\"?")
 
@@ -86,9 +91,14 @@ def _evaluator() -> Any:
     message = {kind: _T(cel_values.QUANTITY) for kind in (cel_values.QUANTITY, cel_values.SEMVER)}
     declared = (
         (name, _T.DYN, [message.get(kind) or _type(kind) for kind in parameters], code)
-        for name, _, parameters, code in cel_values.rows()
+        for name, _, parameters, code in (*cel_values.rows(), *cel_values.text_rows())
     )
     return cel.NewEnv(cel_values.POOL, config=_config(), functions=_functions(declared))
+
+
+def with_typed_equality(expression: str) -> str:
+    """The expression with ``==`` of an attribute and a string that fails for a version, as cel-go's does."""
+    return _TEXT_EQUALITY.sub(rf"\g<before>{cel_values.SAME_TEXT}(\g<attribute>, \g<text>)", expression)
 
 
 def with_default_domains(expression: str) -> str:
@@ -166,7 +176,7 @@ class CelSelectors:
             if "undeclared reference to 'device'" not in str(error):
                 return SelectorFault(_compile_words(str(error)), compiling=True)
         try:
-            return evaluator.compile(with_default_domains(expression), disable_check=True)
+            return evaluator.compile(with_typed_equality(with_default_domains(expression)), disable_check=True)
         except _FAILURES as error:
             return SelectorFault(_compile_words(str(error)), compiling=True)
 

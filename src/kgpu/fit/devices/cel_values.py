@@ -19,6 +19,8 @@ from kgpu.fit.devices.semver import SemanticVersion, completed, parse_version
 
 QUANTITY: Final = "kubernetes.Quantity"
 SEMVER: Final = "kubernetes.Semver"
+SAME_TEXT: Final = "kgpu_same_text"
+"""Stands for ``==`` between an attribute and a string; users' expressions can't call it."""
 _STRING_FIELD: Final = 9
 
 
@@ -46,6 +48,13 @@ def of_version(text: str) -> Any:
     """Raises ValueError for what is no semantic version."""
     parse_version(text)
     return _CLASSES[SEMVER](text=text)
+
+
+def _same_text(value: Any, text: str) -> bool:
+    """An attribute and a string; a version is none, which is a mistake worth telling."""
+    if isinstance(value, _CLASSES[SEMVER]):
+        raise TypeError("no such overload")
+    return bool(value == text)
 
 
 def _quantity(text: str) -> Any:
@@ -135,6 +144,12 @@ def rows() -> tuple[Row, ...]:
         (".patch", "int", (SEMVER,), _part(2)),
         *_comparisons(),
     )
+
+
+def text_rows() -> tuple[Row, ...]:
+    """For expressions as they are evaluated: SAME_TEXT of what an attribute may be."""
+    kinds = ("string", "int", "bool", SEMVER)
+    return tuple((SAME_TEXT, "bool", (kind, "string"), _same_text) for kind in kinds)
 
 
 def _comparisons() -> Iterator[Row]:
