@@ -12,7 +12,7 @@ from tests.fit.devices.generate import LABELS, NODE, Json
 
 DRIVER: Final = "gpu.example.com"
 _DEFAULT_GATES: Final = ("AdminAccess", "PrioritizedList")
-_SLICE_KEYS: Final = frozenset({"pool", "devices", "node", "of", "generation", "counters"})
+_SLICE_KEYS: Final = frozenset({"driver", "pool", "devices", "node", "of", "generation", "counters"})
 _ASK_KEYS: Final = {"class": "deviceClassName", "mode": "allocationMode", "admin": "adminAccess"}
 
 
@@ -22,12 +22,15 @@ def rows() -> list[Json]:
 
 
 def case(row: Json) -> Json:
-    counts = Counter(piece["pool"] for piece in row["slices"])
+    counts = Counter((piece.get("driver"), piece["pool"]) for piece in row["slices"])
     shares = row.get("shares", {}).items()
     return {
         "Features": dict.fromkeys(row.get("gates", _DEFAULT_GATES), True),
         "Node": {"metadata": {"name": NODE, "labels": LABELS}},
-        "Slices": [_slice(number, piece, counts[piece["pool"]]) for number, piece in enumerate(row["slices"])],
+        "Slices": [
+            _slice(number, piece, counts[piece.get("driver"), piece["pool"]])
+            for number, piece in enumerate(row["slices"])
+        ],
         "Classes": [_class(name, spec) for name, spec in row.get("classes", {"any": {}}).items()],
         "Claims": [_claim(number, claim) for number, claim in enumerate(row["claims"])],
         "Held": [
@@ -51,7 +54,11 @@ def _slice(number: int, piece: Json, count: int) -> Json:
         "generation": piece.get("generation", 1),
         "resourceSliceCount": piece.get("of", count),
     }
-    spec = {"driver": DRIVER, "pool": pool, **{key: piece[key] for key in piece.keys() - _SLICE_KEYS}}
+    spec = {
+        "driver": piece.get("driver", DRIVER),
+        "pool": pool,
+        **{key: piece[key] for key in piece.keys() - _SLICE_KEYS},
+    }
     spec["devices"] = [device if isinstance(device, dict) else {"name": device} for device in devices]
     if node:
         spec["nodeName"] = node

@@ -133,6 +133,20 @@ def test_requests_that_can_only_be_met_one_by_one() -> None:
     assert sentences(row) == ("each request alone could be met, but not all of them together",)
 
 
+def test_partitions_that_can_only_be_had_one_by_one() -> None:
+    use = [{"counterSet": "s", "counters": {"slices": {"value": "4"}}}]
+    devices: list[Json] = [{"name": "a", "consumesCounters": use}, {"name": "b", "consumesCounters": use}]
+    row = {
+        "gates": ["PartitionableDevices", "DeviceTaints"],
+        "slices": [{"pool": "p", "counters": {"s": {"slices": "7"}}}, {"pool": "p", "devices": devices}],
+        "claims": [{"requests": [{"name": "r", "count": 2}]}],
+    }
+    assert sentences(row) == ("enough devices are free one by one, but they can't be had together",)
+    devices[0]["taints"] = [{"key": "sick", "effect": "NoSchedule"}]
+    row["claims"] = [{"requests": [{"name": "r"}]}]
+    assert sentences(row)[0].startswith("kube-scheduler counts what a device takes of shared counters even when")
+
+
 def test_a_pool_that_is_not_whole_is_told() -> None:
     row = {"slices": [{"pool": "p", "devices": gpus(2), "of": 2}], "claims": [{"requests": [{"name": "r"}]}]}
     assert sentences(row)[0] == "pool gpu.example.com/p is incomplete: 1 of 2 slices are there"

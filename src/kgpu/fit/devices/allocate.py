@@ -99,6 +99,8 @@ class DeviceAllocator:
 
 def _allocations(search: DeviceSearch) -> tuple[AllocatedClaim, ...]:
     return tuple(
-        allocated_claim(claim, search.taken_plans(position), search.picked[position], search.around.node, search.gates)
+        allocated_claim(
+            claim, search.taken_plans(position), search.ledger.picked[position], search.around.node, search.gates
+        )
         for position, claim in enumerate(search.claims)
     )

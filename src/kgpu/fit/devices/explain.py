@@ -87,7 +87,7 @@ class _Explanation:
             wanted = {candidate.key for candidate in plan.everything}
             return bool(wanted) and all(not reason for candidate, reason in mine if candidate.key in wanted)
         free = [candidate for candidate, reason in mine if reason == FREE]
-        return len(free) >= plan.ask.count or any(map(self.search.shared, free))
+        return len(free) >= plan.ask.count or any(map(self.search.ledger.shared, free))
 
     def _short(self, place: RequestPlace, plan: RequestPlan, found: Sequence[tuple[Candidate, str]]) -> Iterator[str]:
         ask = plan.ask
@@ -203,8 +203,22 @@ class _Explanation:
             for constraint in claim.constraints:
                 said = True
                 yield self._constraint(position, claim, constraint)
-        if not said or len(self.search.plans) > 1:
+        if self._keeps_counters():
+            yield (
+                "kube-scheduler counts what a device takes of shared counters even when it then refuses the device for "
+                "its taint or a constraint: devices that share counters with such a one may be out of reach"
+            )
+        if len(self.search.plans) > 1:
             yield "each request alone could be met, but not all of them together"
+        elif not said:
+            yield "enough devices are free one by one, but they can't be had together"
+
+    def _keeps_counters(self) -> bool:
+        takers = [one.device for one in self.search.candidates if one.device.consumes]
+        if not takers or not self.gates.partitionable_devices:
+            return False
+        tainted = self.gates.device_taints and any(taint.hard for device in takers for taint in device.taints)
+        return tainted or any(claim.constraints for claim in self.search.claims)
 
     def _constraint(self, position: int, claim: ClaimDemand, constraint: ConstraintView) -> str:
         name = constraint.match or constraint.distinct or ""

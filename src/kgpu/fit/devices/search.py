@@ -9,16 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kgpu.fit.devices import plan, pools
-from kgpu.fit.devices.capacity import SharedCapacity, consumed
-from kgpu.fit.devices.constraints import DeviceConstraint
-from kgpu.fit.devices.counters import CounterBooks
 from kgpu.fit.devices.held import HeldDevices
+from kgpu.fit.devices.ledger import DeviceLedger
 from kgpu.fit.devices.model import ALL, MAX_RESULTS, ClaimDemand, ClassRules, DeviceKey, DraGates
 from kgpu.fit.devices.plan import Candidate, ClaimFaultError, RequestPlace, RequestPlan
-from kgpu.fit.devices.result import PickedDevice
 from kgpu.fit.devices.selector import SelectorEngine, SelectorFault
 from kgpu.fit.devices.shortcuts import Shortcuts
-from kgpu.fit.selectors import Labels, tolerated
+from kgpu.fit.selectors import Labels
 
 
 class TooManyDevicesError(Exception):
@@ -63,12 +60,8 @@ class DeviceSearch:
         self.around, self.claims, self.gates = around, claims, around.gates
         self.candidates = tuple(_candidates(around.pools))
         self.plans: dict[RequestPlace, RequestPlan] = {}
-        self.constraints: list[list[DeviceConstraint]] = []
-        self.picked: list[list[PickedDevice]] = [[] for _ in claims]
-        self.allocating: dict[DeviceKey, set[int]] = {}
+        self.ledger = DeviceLedger(around.held, around.gates, len(claims))
         self.steps = 0
-        self.capacity = SharedCapacity(around.held.consumed)
-        self.counters = CounterBooks(around.held.whole)
         self._matches: dict[tuple[DeviceKey, RequestPlace], bool] = {}
 
     def prepare(self) -> None:
@@ -76,7 +69,7 @@ class DeviceSearch:
         for position, claim in enumerate(self.claims):
             least = sum(self._prepare_request(position, number) for number in range(len(claim.requests)))
             plan.check_size(claim, least)
-            self.constraints.append(plan.made_constraints(claim, self.gates))
+            self.ledger.constraints.append(plan.made_constraints(claim, self.gates))
         self._matches.clear()
 
     def _prepare_request(self, position: int, number: int) -> int:
@@ -112,7 +105,7 @@ class DeviceSearch:
                     f"and pool {pool.key} is not whole: {pool.incomplete or pool.invalid}"
                 )
             for candidate in _candidates((pool,)):
-                if self.selectable(place, ready, candidate) and self._has_capacity(ready, candidate):
+                if self.selectable(place, ready, candidate) and self.ledger.has_capacity(ready, candidate):
                     yield candidate
 
     def run(self) -> bool:
@@ -141,7 +134,7 @@ class DeviceSearch:
             return False
         if place.device >= ready.count:
             return self._next_request(place)
-        if len(self.picked[place.claim]) + ready.count - place.device > MAX_RESULTS:
+        if len(self.ledger.picked[place.claim]) + ready.count - place.device > MAX_RESULTS:
             raise TooManyDevicesError
         if ready.ask.mode == ALL:
             return self._all(place, ready)
@@ -176,7 +169,18 @@ class DeviceSearch:
         # The place that comes after has no choice, as in the scheduler.
         after = DevicePlace(place.claim, place.request, 0, place.device + 1, place.choosing)
         candidate = ready.everything[place.device]
-        return self._take(place, ready, candidate, must=True) and self._goes_on(after, place, candidate)
+        return self._must_take(place, ready, candidate) and self._goes_on(after, place, candidate)
+
+    def _must_take(self, place: DevicePlace, ready: RequestPlan, candidate: Candidate) -> bool:
+        """Raises ClaimFaultError where a constraint forbids it: no other node would do."""
+        refused = self.ledger.take(place.claim, ready, candidate)
+        if isinstance(refused, int):
+            raise ClaimFaultError(
+                f"claim {self.claims[place.claim]}, request {ready.ask.name}: asks for all devices, "
+                f"and constraint {refused} forbids {candidate.key}",
+                candidate.key,
+            )
+        return refused is None
 
     def _one_of(self, place: DevicePlace, ready: RequestPlan) -> bool:
         after = place._replace(device=place.device + 1)
@@ -185,11 +189,13 @@ class DeviceSearch:
             return False
         for position in range(start, len(self.candidates)):
             candidate = self.candidates[position]
-            if not self.free(place.claim, ready, candidate.key):
+            if not self.ledger.free(place.claim, ready, candidate.key):
                 continue
-            if not self.selectable(place.of_request, ready, candidate) or not self._has_capacity(ready, candidate):
+            if not self.selectable(place.of_request, ready, candidate) or not self.ledger.has_capacity(
+                ready, candidate
+            ):
                 continue
-            if self._take(place, ready, candidate, must=False):
+            if self.ledger.take(place.claim, ready, candidate) is None:
                 self._shortcuts.positions[after] = position
                 if self._goes_on(after, place, candidate):
                     return True
@@ -200,16 +206,11 @@ class DeviceSearch:
         try:
             done = self._next(after)
         except TooManyDevicesError:
-            self._give_back(place, candidate)
+            self.ledger.give_back(place.claim, self.plans[place.of_request], candidate)
             raise
         if not done:
-            self._give_back(place, candidate)
+            self.ledger.give_back(place.claim, self.plans[place.of_request], candidate)
         return done
-
-    def free(self, claim: int, ready: RequestPlan, key: DeviceKey) -> bool:
-        if ready.ask.admin:
-            return claim not in self.allocating.get(key, ())
-        return key not in self.around.held.whole and not self.allocating.get(key)
 
     def selectable(self, place: RequestPlace, ready: RequestPlan, candidate: Candidate) -> bool:
         """Whether the device is what the class and the request select, and can be used here. Raises ClaimFaultError."""
@@ -236,74 +237,6 @@ class DeviceSearch:
         if not candidate.piece.per_device:
             return True
         return pools.matches(candidate.piece, candidate.device.reach, self.around.node, self.around.labels)
-
-    def shared(self, candidate: Candidate) -> bool:
-        return self.gates.consumable_capacity and candidate.device.shareable
-
-    def _has_capacity(self, ready: RequestPlan, candidate: Candidate) -> bool:
-        if not self.gates.consumable_capacity:
-            return True
-        return self.capacity.enough(candidate.key, ready.ask.capacity, candidate.device.capacity)
-
-    def _take(self, place: DevicePlace, ready: RequestPlan, candidate: Candidate, *, must: bool) -> bool:
-        """Take the device if it can be had. Raises ClaimFaultError where it ``must``, and a constraint forbids it."""
-        key, device, _, pool = candidate
-        shared = self.shared(candidate)
-        if (not shared or not ready.ask.admin) and not self.free(place.claim, ready, key):
-            return False
-        if device.consumes:
-            if not self.gates.partitionable_devices:
-                return False
-            if not (shared and self.capacity.in_use(key)) and not self.counters.take(device, pool):
-                return False
-        # A refusal from here on leaves the counters taken, as in the scheduler.
-        if self.gates.device_taints and self.untolerated(ready, candidate):
-            return False
-        if not self._constrained(place.claim, ready, candidate, must=must):
-            return False
-        taking = self.allocating.setdefault(key, set())
-        if not shared:
-            taking.add(place.claim)
-        if not self._has_capacity(ready, candidate):
-            return False
-        amounts = consumed(ready.ask.capacity, device.capacity) if shared else None
-        if amounts is not None:
-            self.capacity.take(key, amounts)
-        self.picked[place.claim].append(PickedDevice(ready.full_name, ready.ask, candidate, shared, amounts or None))
-        return True
-
-    def untolerated(self, ready: RequestPlan, candidate: Candidate) -> bool:
-        taints = (taint for taint in candidate.device.taints if taint.hard)
-        return any(not tolerated(taint, ready.ask.tolerations) for taint in taints)
-
-    def _constrained(self, claim: int, ready: RequestPlan, candidate: Candidate, *, must: bool) -> bool:
-        constraints = self.constraints[claim]
-        for position, constraint in enumerate(constraints):
-            if constraint.add(ready.base_name, ready.choice_name, candidate.device, candidate.key):
-                continue
-            if must:
-                raise ClaimFaultError(
-                    f"claim {self.claims[claim]}, request {ready.ask.name}: asks for all devices, "
-                    f"and constraint {position} forbids {candidate.key}",
-                    candidate.key,
-                )
-            for earlier in constraints[:position]:
-                earlier.remove(ready.base_name, ready.choice_name)
-            return False
-        return True
-
-    def _give_back(self, place: DevicePlace, candidate: Candidate) -> None:
-        ready = self.plans[place.of_request]
-        key, device, _, pool = candidate
-        picked = self.picked[place.claim].pop()
-        for constraint in self.constraints[place.claim]:
-            constraint.remove(ready.base_name, ready.choice_name)
-        self.allocating[key].discard(place.claim)
-        if picked.shared:
-            if picked.consumed:
-                self.capacity.give_back(key, picked.consumed)
-        elif self.gates.partitionable_devices and device.consumes:
-            self.counters.give_back(device, pool)
 
 
 def _candidates(found: Sequence[pools.GatheredPool]) -> Iterator[Candidate]:

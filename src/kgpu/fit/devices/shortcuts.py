@@ -40,7 +40,7 @@ class Shortcuts:
     def _steady(self) -> bool:
         """Whether all is again as it was when devices have been given back. ``allocate`` tells where it is not."""
         search, gates = self._search, self._search.gates
-        constraints = [one for own in search.constraints for one in own]
+        constraints = [one for own in search.ledger.constraints for one in own]
         if not all(isinstance(one, SameValue) for one in constraints):
             return False
         if gates.consumable_capacity and any(one.ask.mode == ALL for one in search.plans.values()):
@@ -70,9 +70,9 @@ class Shortcuts:
             if verdict is None:
                 return first
             candidate = self._search.candidates[position]
-            if verdict and self._search.free(place.claim, ready, candidate.key):
+            if verdict and self._search.ledger.free(place.claim, ready, candidate.key):
                 needed -= 1
-                if needed <= 0 or self._search.shared(candidate):
+                if needed <= 0 or self._search.ledger.shared(candidate):
                     return first
         return None
 
@@ -109,11 +109,11 @@ class Shortcuts:
         return (
             claim,
             request,
-            len(search.picked[claim]),
-            frozenset((key, frozenset(owners)) for key, owners in search.allocating.items() if owners),
-            tuple(one.state() for own in search.constraints[claim:] for one in own),
-            search.capacity.state(),
-            search.counters.state(),
+            len(search.ledger.picked[claim]),
+            frozenset((key, frozenset(owners)) for key, owners in search.ledger.allocating.items() if owners),
+            tuple(one.state() for own in search.ledger.constraints[claim:] for one in own),
+            search.ledger.capacity.state(),
+            search.ledger.counters.state(),
         )
 
     def hopeless(self) -> bool:
@@ -139,4 +139,4 @@ class Shortcuts:
         """How many requests the device can be for."""
         if not selected or candidate.key in self._search.around.held.whole:
             return 0
-        return math.inf if self._search.shared(candidate) else 1
+        return math.inf if self._search.ledger.shared(candidate) else 1
