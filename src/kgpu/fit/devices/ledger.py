@@ -18,13 +18,13 @@ from kgpu.fit.devices.result import PickedDevice
 from kgpu.fit.selectors import tolerated
 
 
-class Refused(enum.Enum):
+class DeviceRefused(enum.Enum):
     """The device can't be had, and not for a constraint."""
 
     REFUSED = "refused"
 
 
-REFUSED: Final = Refused.REFUSED
+REFUSED: Final = DeviceRefused.REFUSED
 
 
 class DeviceLedger:
@@ -52,7 +52,7 @@ class DeviceLedger:
             return True
         return self.capacity.enough(candidate.key, ready.ask.capacity, candidate.device.capacity)
 
-    def take(self, claim: int, ready: RequestPlan, candidate: Candidate) -> Refused | int | None:
+    def take(self, claim: int, ready: RequestPlan, candidate: Candidate) -> DeviceRefused | int | None:
         """Take the device. None when it is taken; the position of the constraint that forbids it."""
         key, device, _, pool = candidate
         shared = self.shared(candidate)
