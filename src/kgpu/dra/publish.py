@@ -20,8 +20,8 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError, UserError
 from kgpu.base.service import StandingAdvice, StateSink, ignore_state, running
 from kgpu.base.waits import woken
-from kgpu.dra.api import DraApi, served_api
-from kgpu.dra.devices import DRIVERS, node_devices
+from kgpu.dra.api import DraApi
+from kgpu.dra.devices import node_devices
 from kgpu.dra.model import PublishedNode, PublishRules
 from kgpu.dra.plan import PoolWrites, dropped, plan
 from kgpu.dra.slices import PoolOwner, pool_slices
@@ -238,13 +238,3 @@ class SlicePublisher:
         elif not self._stale:
             devices = sum(len(one["spec"].get("devices") or ()) for one in wanted)
             self._ctx.on_state(True, f"{devices} devices in {len(wanted)} ResourceSlices")
-
-
-async def withdraw(api: KubeApi, node: str) -> None:
-    """Delete what this node publishes, so that no claim gets its devices. Raises KubeError."""
-    server = await served_api(api)  # type: ignore[arg-type]
-    selector = Selector(fields=(("spec.nodeName", node),))
-    drivers = {driver.name for driver in DRIVERS.values()}
-    for one in (await api.list(server.resource, selector=selector)).items:
-        if one["spec"].get("driver") in drivers:
-            await api.delete(server.resource, name_of(one), uid=str(one["metadata"].get("uid") or ""))

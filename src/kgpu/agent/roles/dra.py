@@ -12,7 +12,6 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.supervise import RoleHandle
 from kgpu.formats import names
 from kgpu.hw.partitioning import PartitionError
-from kgpu.kube.port import KubeApi
 
 if TYPE_CHECKING:
     from kgpu.dra.gates import DraGates
@@ -167,11 +166,4 @@ def _flags() -> tuple[Any, ...]:
     return ROLE_FLAGS
 
 
-async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
-    """Remove the devices of this node. Raises KubeError."""
-    from kgpu.dra.publish import withdraw
-
-    await withdraw(api, options.node_name)
-
-
-ROLE: Final = Role(NAME, _dra, aliases=("gpu-kubelet-plugin",), flags=_flags, withdraw=_withdraw)
+ROLE: Final = Role(NAME, _dra, aliases=("gpu-kubelet-plugin",), flags=_flags)
