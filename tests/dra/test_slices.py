@@ -103,16 +103,15 @@ async def test_the_embedded_api_server_takes_them_and_they_are_there_as_wanted(t
         node = await cluster.api.create(NODES, {"metadata": {"name": NODE}})
         owner = PoolOwner(name=NODE, uid=node["metadata"]["uid"])
         for what in sample(sorted(CASES), "embedded")[: count(25, 1000)]:
-            for api in (V34, V35):  # it serves v1 alone
-                wanted = checked(CASES[what], api, owner)
-                observed = (await cluster.api.list(api.resource)).items
-                writes = plan(wanted, observed, driver=DRIVER, node=NODE)
-                for one in (*writes.updates, *writes.creates):
-                    assert dropped(one, await cluster.api.apply(api.resource, one, manager="kgpu-dra")) == frozenset()
-                for one in writes.deletes:
-                    await cluster.api.delete(api.resource, name_of(one), uid=one["metadata"]["uid"])
-                observed = (await cluster.api.list(api.resource)).items
-                assert plan(wanted, observed, driver=DRIVER, node=NODE).count == 0, what
+            wanted = checked(CASES[what], V35, owner)  # it is of 1.35, and serves v1 alone
+            observed = (await cluster.api.list(V35.resource)).items
+            writes = plan(wanted, observed, driver=DRIVER, node=NODE)
+            for one in (*writes.updates, *writes.creates):
+                assert dropped(one, await cluster.api.apply(V35.resource, one, manager="kgpu-dra")) == frozenset()
+            for one in writes.deletes:
+                await cluster.api.delete(V35.resource, name_of(one), uid=one["metadata"]["uid"])
+            observed = (await cluster.api.list(V35.resource)).items
+            assert plan(wanted, observed, driver=DRIVER, node=NODE).count == 0, what
 
 
 def test_counters_have_slices_of_their_own_since_1_35() -> None:
