@@ -50,6 +50,8 @@ class DraPluginServer:
         self._endpoint = (plugins_outside or plugins) / name / "dra.sock"
         info = {"GetInfo": self._info, "NotifyRegistrationStatus": self._notify}
         self._registration = RpcServer(registrar / f"{name}-reg.sock", [Service(PLUGIN_REGISTRATION, info)])
+        self.registered = asyncio.Event()
+        """Set once the kubelet has taken the driver."""
         self.refusal: str | None = "the kubelet has not asked yet"
         """Why the kubelet does not take the driver, None while it does."""
 
@@ -83,7 +85,9 @@ class DraPluginServer:
 
     async def _notify(self, request: Any) -> Any:
         self.refusal = None if request.plugin_registered else request.error or "the kubelet does not say why"
-        if self.refusal is not None:
+        if self.refusal is None:
+            self.registered.set()
+        else:
             log.warning("the kubelet does not take the DRA driver %s: %s", self.name, self.refusal)
         return registry.RegistrationStatusResponse()
 

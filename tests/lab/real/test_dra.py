@@ -70,6 +70,9 @@ class DraLab:
         return subprocess.run(self.lab.in_node(["sh", "-c", script]), capture_output=True, text=True, check=True).stdout
 
     def devices(self) -> list[str]:
+        """The names of all that is published; fails where nobody publishes any more."""
+        assert self.process is not None
+        assert self.process.poll() is None, "the agent has ended"
         found = json.loads(self.lab.kubectl("get", "resourceslices", "-o", "json"))["items"]
         return sorted(device["name"] for one in found for device in one["spec"].get("devices") or ())
 

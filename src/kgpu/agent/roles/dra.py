@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from kgpu.dra.gates import DraGates
     from kgpu.dra.model import DraDevice, PublishRules
     from kgpu.dra.preparing import Preparations, Sharing
+    from kgpu.dra.publish import SlicePublisher
     from kgpu.formats.cdi import ContainerEdits
     from kgpu.hw.port import Inventory
+    from kgpu.kubelet.dra_plugin import DraPluginServer
 
 NAME: Final = "dra"
 
@@ -61,8 +63,16 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
         )
         stack.push_async_callback(server.close)
         await server.start()
-        async with running(dra_slices=publisher.run(), dra_sockets=server.run()) as tasks:
+        slices = _published(publisher, server, handle)
+        async with running(dra_slices=slices, dra_sockets=server.run()) as tasks:
             await first_end(tasks)
+
+
+async def _published(publisher: SlicePublisher, server: DraPluginServer, handle: RoleHandle) -> None:
+    """Publish once the kubelet has the driver: a pod that comes before waits a minute until it is tried again."""
+    handle.waiting("the kubelet has not taken the driver yet")
+    await server.registered.wait()
+    await publisher.run()
 
 
 def _check(options: AgentOptions) -> None:
