@@ -21,7 +21,7 @@ from kgpu.fit.devices import read
 from kgpu.fit.devices.allocate import DeviceAllocator, DeviceOutcome
 from kgpu.fit.devices.cel import CelSelectors
 from kgpu.fit.devices.held import HeldDevices
-from kgpu.fit.devices.model import DraGates
+from kgpu.fit.devices.model import AllocationGates
 from kgpu.lab.program_cache import cache_root
 from kgpu.lab.real import build
 from kgpu.lab.real.components import MODULES_DIR
@@ -117,8 +117,8 @@ def _plain(status: Json) -> Json:
     return found
 
 
-def gates(case: Mapping[str, Any]) -> DraGates:
-    return DraGates(**{ours: case["Features"].get(theirs, False) for theirs, ours in _GATES.items()})
+def gates(case: Mapping[str, Any]) -> AllocationGates:
+    return AllocationGates(**{ours: case["Features"].get(theirs, False) for theirs, ours in _GATES.items()})
 
 
 def allocator(case: Mapping[str, Any], slices: Sequence[Json] | None = None) -> DeviceAllocator:

@@ -11,7 +11,7 @@ from typing import Any
 from kgpu.fit.devices import read
 from kgpu.fit.devices.allocate import DeviceAllocator
 from kgpu.fit.devices.held import HeldDevices
-from kgpu.fit.devices.model import DraGates
+from kgpu.fit.devices.model import AllocationGates
 from kgpu.fit.devices.selector import GivenSelectors, SelectorFault
 from tests.budget import count
 from tests.fit.devices import oracle, table
@@ -199,7 +199,9 @@ def test_devices_with_counters_are_all_had() -> None:
 
 
 def test_nothing_is_wrong_with_no_claims() -> None:
-    empty = DeviceAllocator(slices=(), classes={}, held=HeldDevices(), selectors=GivenSelectors({}), gates=DraGates())
+    empty = DeviceAllocator(
+        slices=(), classes={}, held=HeldDevices(), selectors=GivenSelectors({}), gates=AllocationGates()
+    )
     assert empty.allocate((), "node-1", {}).allocations == ()
 
 
@@ -220,7 +222,7 @@ def test_what_was_allocated_is_held_for_the_next_pod() -> None:
     found = allocator(case).allocate((first, second), "node-1", {}).allocations
     assert found is not None
     assert found[1].taken() == ()
-    held = HeldDevices.of(found[0].taken(), DraGates(consumable_capacity=True))
+    held = HeldDevices.of(found[0].taken(), AllocationGates(consumable_capacity=True))
     assert [key.device for key in held.whole] == ["a"]
     assert {
         key.device: {name: str(amount) for name, amount in took.items()} for key, took in held.consumed.items()

@@ -10,7 +10,7 @@ from kgpu.fit.devices import explain
 from kgpu.fit.devices.allocate import DeviceOutcome
 from kgpu.fit.devices.cel import CelSelectors
 from kgpu.fit.devices.fitter import AllocatingFitter
-from kgpu.fit.devices.model import DraGates
+from kgpu.fit.devices.model import AllocationGates
 from kgpu.fit.explain import explain as explain_pod
 from kgpu.fit.snapshot import ClusterSnapshot, ClusterView, NodeState
 from tests.budget import count
@@ -231,7 +231,7 @@ def test_the_fitter_of_a_snapshot_judges_and_explains() -> None:
         "claims": [{"requests": [{"name": "r"}]}, {"requests": [{"name": "r", "count": 2}]}],
     }
     snapshot, objects = cluster(table.case(row))
-    snapshot.fitter = AllocatingFitter.of(objects, selectors=CelSelectors(), gates=DraGates())
+    snapshot.fitter = AllocatingFitter.of(objects, selectors=CelSelectors(), gates=AllocationGates())
     claims = [{"name": f"c{at}", "resourceClaimName": f"claim-{at}"} for at in range(2)]
     pods = [
         fit_read.pod({"metadata": {"name": f"pod-{at}", "namespace": "team"}, "spec": {"resourceClaims": [claims[at]]}})

@@ -23,7 +23,7 @@ from typing import Final
 
 from kgpu.fit.devices import pools
 from kgpu.fit.devices.held import HeldDevices
-from kgpu.fit.devices.model import MAX_RESULTS, ClaimDemand, ClassRules, DeviceKey, DeviceSlice, DraGates
+from kgpu.fit.devices.model import MAX_RESULTS, AllocationGates, ClaimDemand, ClassRules, DeviceKey, DeviceSlice
 from kgpu.fit.devices.plan import ClaimFaultError
 from kgpu.fit.devices.result import AllocatedClaim, allocated_claim
 from kgpu.fit.devices.search import BoundMetError, DeviceSearch, Surroundings, TooManyDevicesError
@@ -57,7 +57,7 @@ class DeviceAllocator:
     classes: Mapping[str, ClassRules]
     held: HeldDevices
     selectors: SelectorEngine
-    gates: DraGates = field(default_factory=DraGates)
+    gates: AllocationGates = field(default_factory=AllocationGates)
     max_steps: int = MAX_STEPS
     index: pools.SliceIndex = field(init=False)
 

@@ -14,7 +14,7 @@ from kgpu.fit.devices import read
 from kgpu.fit.devices.allocate import DeviceAllocator, DeviceOutcome
 from kgpu.fit.devices.explain import explain
 from kgpu.fit.devices.held import HeldDevices
-from kgpu.fit.devices.model import ClaimDemand, ClassRules, DeviceSlice, DraGates, TakenDevice
+from kgpu.fit.devices.model import AllocationGates, ClaimDemand, ClassRules, DeviceSlice, TakenDevice
 from kgpu.fit.devices.selector import SelectorEngine
 from kgpu.fit.model import ClaimView
 from kgpu.fit.snapshot import NodeState
@@ -30,9 +30,9 @@ class AllocatingFitter:
         classes: Iterable[ClassRules],
         taken: Iterable[TakenDevice],
         selectors: SelectorEngine,
-        gates: DraGates | None = None,
+        gates: AllocationGates | None = None,
     ) -> None:
-        gates = gates or DraGates()
+        gates = gates or AllocationGates()
         self.allocator = DeviceAllocator(
             slices=sorted(slices, key=lambda piece: piece.name),
             classes={rules.name: rules for rules in classes},
@@ -43,7 +43,7 @@ class AllocatingFitter:
 
     @classmethod
     def of(
-        cls, objects: Iterable[Mapping[str, Any]], *, selectors: SelectorEngine, gates: DraGates | None = None
+        cls, objects: Iterable[Mapping[str, Any]], *, selectors: SelectorEngine, gates: AllocationGates | None = None
     ) -> AllocatingFitter:
         """From API objects: ResourceSlices, DeviceClasses and ResourceClaims; others are passed over."""
         by_kind: dict[str, list[Mapping[str, Any]]] = {}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kgpu.base.quantity import Quantity
-from kgpu.fit.devices.model import DeviceKey, DraGates, TakenDevice
+from kgpu.fit.devices.model import AllocationGates, DeviceKey, TakenDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class HeldDevices:
     """The claims (``namespace/name``) by device."""
 
     @classmethod
-    def of(cls, taken: Iterable[TakenDevice], gates: DraGates) -> HeldDevices:
+    def of(cls, taken: Iterable[TakenDevice], gates: AllocationGates) -> HeldDevices:
         whole: set[DeviceKey] = set()
         consumed: dict[DeviceKey, dict[str, Quantity]] = {}
         holders: dict[DeviceKey, tuple[str, ...]] = {}

@@ -12,7 +12,7 @@ from kgpu.fit.devices.capacity import SharedCapacity, consumed
 from kgpu.fit.devices.constraints import DeviceConstraint
 from kgpu.fit.devices.counters import CounterBooks
 from kgpu.fit.devices.held import HeldDevices
-from kgpu.fit.devices.model import DeviceKey, DraGates
+from kgpu.fit.devices.model import AllocationGates, DeviceKey
 from kgpu.fit.devices.plan import Candidate, RequestPlan
 from kgpu.fit.devices.result import PickedDevice
 from kgpu.fit.selectors import tolerated
@@ -30,7 +30,7 @@ REFUSED: Final = DeviceRefused.REFUSED
 class DeviceLedger:
     """``constraints`` and ``picked`` are by claim; ``allocating`` has the claims of the attempt by device."""
 
-    def __init__(self, held: HeldDevices, gates: DraGates, claims: int) -> None:
+    def __init__(self, held: HeldDevices, gates: AllocationGates, claims: int) -> None:
         self.held, self.gates = held, gates
         self.constraints: list[list[DeviceConstraint]] = []
         self.picked: list[list[PickedDevice]] = [[] for _ in range(claims)]

@@ -39,7 +39,7 @@ class DeviceKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraGates:
+class AllocationGates:
     """Feature gates of kube-scheduler that decide about devices; the defaults are those of 1.35."""
 
     admin_access: bool = True
@@ -57,7 +57,7 @@ class DraGates:
     @property
     def oldest(self) -> bool:
         """True where it takes its oldest one: without any gate."""
-        return self == DraGates(admin_access=False, prioritized_list=False)
+        return self == AllocationGates(admin_access=False, prioritized_list=False)
 
 
 @dataclass(frozen=True, slots=True)

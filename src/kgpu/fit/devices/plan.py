@@ -14,12 +14,12 @@ from kgpu.fit.devices.model import (
     ALL,
     EXACT_COUNT,
     MAX_RESULTS,
+    AllocationGates,
     ClaimDemand,
     ClassRules,
     DeviceAsk,
     DeviceKey,
     DeviceSlice,
-    DraGates,
     RequestView,
     SliceDevice,
 )
@@ -81,7 +81,7 @@ class RequestPlan:
 
 
 def checked_plan(
-    claim: ClaimDemand, ask: DeviceAsk, parent: str, classes: Mapping[str, ClassRules], gates: DraGates
+    claim: ClaimDemand, ask: DeviceAsk, parent: str, classes: Mapping[str, ClassRules], gates: AllocationGates
 ) -> RequestPlan:
     """Raises ClaimFaultError. The devices of mode All are still to be found."""
     where = f"claim {claim}, request {ask.name}"
@@ -99,7 +99,7 @@ def checked_plan(
     return RequestPlan(ask, parent, rules, ask.count if ask.mode == EXACT_COUNT else 0)
 
 
-def check_gates(claim: ClaimDemand, request: RequestView, gates: DraGates) -> None:
+def check_gates(claim: ClaimDemand, request: RequestView, gates: AllocationGates) -> None:
     """Raises ClaimFaultError for what the request wants and the scheduler has switched off."""
     if request.choices and not gates.prioritized_list:
         raise ClaimFaultError(
@@ -120,7 +120,7 @@ def check_size(claim: ClaimDemand, least: int) -> None:
         raise ClaimFaultError(f"claim {claim}: asks for {least} devices, and one claim can have {MAX_RESULTS} at most")
 
 
-def made_constraints(claim: ClaimDemand, gates: DraGates) -> list[DeviceConstraint]:
+def made_constraints(claim: ClaimDemand, gates: AllocationGates) -> list[DeviceConstraint]:
     """Raises ClaimFaultError for a constraint of a kind that is not known."""
     found: list[DeviceConstraint] = []
     for position, view in enumerate(claim.constraints):

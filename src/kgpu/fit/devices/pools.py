@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kgpu.base.quantity import Quantity
-from kgpu.fit.devices.model import CounterSets, DeviceSlice, DraGates, NodeReach, PoolKey
+from kgpu.fit.devices.model import AllocationGates, CounterSets, DeviceSlice, NodeReach, PoolKey
 from kgpu.fit.selectors import Labels
 
 
@@ -56,7 +56,7 @@ class SliceIndex:
         return self._by_pool.get(key, ())
 
 
-def gather(index: SliceIndex, name: str, labels: Labels, gates: DraGates) -> tuple[GatheredPool, ...]:
+def gather(index: SliceIndex, name: str, labels: Labels, gates: AllocationGates) -> tuple[GatheredPool, ...]:
     """The pools of a node. Raises UnreadableSelectorError."""
     found: dict[PoolKey, list[DeviceSlice]] = {}
     slices = [piece for piece in index.near(name) if _targets(piece, name, labels, gates)]
@@ -72,7 +72,7 @@ def gather(index: SliceIndex, name: str, labels: Labels, gates: DraGates) -> tup
     return tuple(_binding_last(pools, gates))
 
 
-def _targets(piece: DeviceSlice, name: str, labels: Labels, gates: DraGates) -> bool:
+def _targets(piece: DeviceSlice, name: str, labels: Labels, gates: AllocationGates) -> bool:
     if not gates.partitionable_devices and (piece.per_device is not None or (piece.counter_sets and not gates.oldest)):
         return False
     if piece.counter_sets and not gates.oldest:
@@ -94,7 +94,7 @@ def _waits(piece: DeviceSlice) -> bool:
     return any(device.binding_conditions is not None for device in piece.devices)
 
 
-def _in_order(pieces: list[DeviceSlice], gates: DraGates) -> list[DeviceSlice]:
+def _in_order(pieces: list[DeviceSlice], gates: AllocationGates) -> list[DeviceSlice]:
     """Slices whose devices have binding conditions come last."""
     if not gates.newest:
         return pieces
@@ -102,12 +102,12 @@ def _in_order(pieces: list[DeviceSlice], gates: DraGates) -> list[DeviceSlice]:
     return sorted(pieces, key=lambda piece: _waits(piece) and not piece.counter_sets)
 
 
-def _binding_last(pools: list[GatheredPool], gates: DraGates) -> list[GatheredPool]:
+def _binding_last(pools: list[GatheredPool], gates: AllocationGates) -> list[GatheredPool]:
     return sorted(pools, key=lambda pool: any(map(_waits, pool.slices))) if gates.newest else pools
 
 
 def _pool(
-    key: PoolKey, own: Sequence[DeviceSlice], whole: Sequence[DeviceSlice], gates: DraGates
+    key: PoolKey, own: Sequence[DeviceSlice], whole: Sequence[DeviceSlice], gates: AllocationGates
 ) -> GatheredPool | None:
     """None for a pool that is being replaced by a generation with nothing for this node."""
     wanted = own[0].slice_count
@@ -125,7 +125,7 @@ def _pool(
 
 
 def _checked(
-    key: PoolKey, own: Sequence[DeviceSlice], others: tuple[DeviceSlice, ...], gates: DraGates
+    key: PoolKey, own: Sequence[DeviceSlice], others: tuple[DeviceSlice, ...], gates: AllocationGates
 ) -> GatheredPool:
     offering = tuple(own)
     sets: CounterSets = {}

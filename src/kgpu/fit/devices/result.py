@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kgpu.base.plain import items, mapping
 from kgpu.base.quantity import Quantity
-from kgpu.fit.devices.model import ClaimDemand, DeviceAsk, DraGates, TakenDevice
+from kgpu.fit.devices.model import AllocationGates, ClaimDemand, DeviceAsk, TakenDevice
 from kgpu.fit.devices.plan import Candidate, RequestPlan
 from kgpu.fit.selectors import NAME_FIELD
 
@@ -30,7 +30,7 @@ class PickedDevice:
     shared: bool = False
     consumed: Mapping[str, Quantity] | None = None
 
-    def to_status(self, gates: DraGates, new_share_id: Callable[[], str]) -> Json:
+    def to_status(self, gates: AllocationGates, new_share_id: Callable[[], str]) -> Json:
         key = self.candidate.key
         found: Json = {"request": self.request, "driver": key.driver, "pool": key.pool, "device": key.device}
         if self.ask.admin:
@@ -56,7 +56,7 @@ class AllocatedClaim:
     devices: tuple[PickedDevice, ...]
     config: tuple[Json, ...]
     node_selector: Json | None
-    gates: DraGates
+    gates: AllocationGates
 
     def taken(self) -> tuple[TakenDevice, ...]:
         """What the claim holds from now on, before the API server knows of it."""
@@ -79,7 +79,7 @@ class AllocatedClaim:
 
 
 def allocated_claim(
-    claim: ClaimDemand, plans: Sequence[RequestPlan], picked: Sequence[PickedDevice], node: str, gates: DraGates
+    claim: ClaimDemand, plans: Sequence[RequestPlan], picked: Sequence[PickedDevice], node: str, gates: AllocationGates
 ) -> AllocatedClaim:
     """``plans`` are those of the claim's requests that were taken, in order."""
     config = (*_of_classes(plans), *_of_claim(claim, plans))
@@ -109,7 +109,7 @@ def _of_claim(claim: ClaimDemand, plans: Sequence[RequestPlan]) -> Iterable[Json
                 yield {**entry, "requests": list(config.requests)}
 
 
-def node_selector(picked: Sequence[PickedDevice], node: str, gates: DraGates) -> Json | None:
+def node_selector(picked: Sequence[PickedDevice], node: str, gates: AllocationGates) -> Json | None:
     """From where all the devices can be used: one node where one of them is local to it, else what each asks for."""
     term: dict[str, list[Any]] = {"matchExpressions": [], "matchFields": []}
     for device in picked:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kgpu.fit.devices import plan, pools
 from kgpu.fit.devices.held import HeldDevices
 from kgpu.fit.devices.ledger import DeviceLedger
-from kgpu.fit.devices.model import ALL, MAX_RESULTS, ClaimDemand, ClassRules, DeviceKey, DraGates
+from kgpu.fit.devices.model import ALL, MAX_RESULTS, AllocationGates, ClaimDemand, ClassRules, DeviceKey
 from kgpu.fit.devices.plan import Candidate, ClaimFaultError, RequestPlace, RequestPlan
 from kgpu.fit.devices.selector import SelectorEngine, SelectorFault
 from kgpu.fit.devices.shortcuts import Shortcuts
@@ -47,7 +47,7 @@ class Surroundings(NamedTuple):
     classes: Mapping[str, ClassRules]
     held: HeldDevices
     selectors: SelectorEngine
-    gates: DraGates
+    gates: AllocationGates
     node: str
     labels: Labels
     max_steps: int
