@@ -77,5 +77,5 @@ def test_numbers_are_those_of_the_device_plugin_and_of_the_tables_of_models() ->
 
 
 def test_a_dra_driver_of_kgpu_would_have_a_row_that_advice_asks() -> None:
-    assert provided("dra") == (importlib.util.find_spec("kgpu.dra") is not None)
+    assert provided("dra") == (importlib.util.find_spec("kgpu.operator.operands.dra") is not None)
     assert not provided("nothing of that name")
