@@ -23,7 +23,7 @@ COMPONENTS: Final = {
 
 KNOWN: Final = {
     "deviceplugin": {
-        "agent/host.py": "its flags say where the driver is, for every role that reads it",
+        "agent/host.py": "its flags say where the driver is, for every role that reads it; a role may not run beside it",
         "agent/roles/validator.py": "a check that the GPUs are offered is skipped where the plugin is switched off",
         "cli/agent.py": "a role that an agent has without --roles, and whose flags are its own",
     },

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from kgpu.formats.cdi import CdiDeviceNode, ContainerEdits, kind_of
 from kgpu.formats.names import CDI_PLUGIN_VENDOR
@@ -25,11 +24,6 @@ class ClaimEdits:
     root: DriverRoot
     seen: Callable[[], Inventory]
     _found: tuple[str, SpecSources, ContainerEdits] | None = None
-
-    @classmethod
-    def at(cls, root: Path, seen: Callable[[], Inventory], *, driver_host: str, dev_host: str) -> ClaimEdits:
-        """For the driver that this process sees at ``root``."""
-        return cls(DriverRoot.at(root, driver_host=driver_host, dev_host=dev_host), seen)
 
     def node(self, path: str) -> CdiDeviceNode:
         """The entry of a device node."""

@@ -60,7 +60,9 @@ WasReset: TypeAlias = Callable[[AgentOptions, tuple[str, ...]], None]
 Agree: TypeAlias = Callable[[AgentOptions, ConfigText], None]
 HandOver: TypeAlias = Callable[[LabelsSink, KubeApi, AgentOptions], Awaitable[bool]]
 
-DRIVER_PLACE: Final = "deviceplugin"
+DEVICE_PLUGIN: Final = "deviceplugin"
+"""The role that offers accelerators as counted resources."""
+DRIVER_PLACE: Final = DEVICE_PLUGIN
 """The role whose flags say where the driver is, for the other roles too."""
 
 

@@ -68,6 +68,11 @@ class DraApi:
         return Resource(DRA_GROUP, self.version, "resourceslices", "ResourceSlice", namespaced=False)
 
     @property
+    def claims(self) -> Resource:
+        """The kind of claims, in the same version."""
+        return Resource(DRA_GROUP, self.version, "resourceclaims", "ResourceClaim")
+
+    @property
     def split(self) -> bool:
         """Whether counters are in slices of their own."""
         return self.kubernetes >= SPLIT

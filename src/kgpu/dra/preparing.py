@@ -86,7 +86,7 @@ class Preparations:
             record = self.records.all.get(claim.uid)
             if record is not None and record.done and _is_of(record, claim):
                 if not await beside(self.specs.has, claim.uid):
-                    await self._write_spec(record, await self._share(record, claim))
+                    await self._write_spec(record, await self.read(), await self._share(record, claim))
                 return record.devices
             if record is not None:
                 await self._undo(record)
@@ -126,7 +126,7 @@ class Preparations:
         made = tuple(
             RecordedSlice(gpu=device.gpu, profile=device.profile, start=device.start)
             for _, device in found
-            if device.profile is not None and not device.uuid
+            if device.profile is not None
         )
         return ClaimRecord(
             uid=claim.uid, namespace=claim.namespace, name=claim.name, boot=self.records.boot, devices=devices,
@@ -163,9 +163,10 @@ class Preparations:
     async def _do(self, planned: ClaimRecord, claim: GrantedClaim) -> tuple[RecordedDevice, ...]:
         try:
             await self.slices.make(planned.made)
-            record = await self._identified(planned)
+            inventory = await self.read()
+            record = _identified(planned, inventory)
             sharing = await self._share(record, claim)
-            record = await self._write_spec(record, sharing)
+            record = await self._write_spec(record, inventory, sharing)
             record = msgspec.structs.replace(record, done=True)
             await beside(self.records.put, record)
         except UserError as failure:
@@ -181,24 +182,6 @@ class Preparations:
         except UserError as error:
             log.warning("claim %s: %s; and it is not undone yet: %s", record, failure.one_line(), error.one_line())
 
-    async def _identified(self, record: ClaimRecord) -> ClaimRecord:
-        """The record with the UUIDs of the slices that were made."""
-        if not record.made:
-            return record
-        parts = [part for gpu in (await self.read()).accelerators for part in gpu.partitions]
-        places = {(part.parent_uuid, part.placement_start): part.uuid for part in parts}
-        devices = tuple(
-            device if device.uuid else msgspec.structs.replace(device, uuid=places.get((device.gpu, device.start), ""))
-            for device in record.devices
-        )
-        for device in devices:
-            if not device.uuid:
-                raise ClaimRefusedError(
-                    f"claim {record}: the driver has made {device.device} and does not list it", "a slice with a UUID",
-                    "nothing: it is tried again; if it goes on, look at nvidia-smi -L",
-                )  # fmt: skip
-        return msgspec.structs.replace(record, devices=devices)
-
     async def _share(self, record: ClaimRecord, claim: GrantedClaim) -> ContainerEdits:
         """Bring into force how the claim's devices are shared, after it is recorded which are."""
         sharing = {}
@@ -212,9 +195,9 @@ class Preparations:
             await beside(self.records.put, msgspec.structs.replace(record, shared=tuple(sharing)))
         return await self.sharer.share(record.uid, sharing)
 
-    async def _write_spec(self, record: ClaimRecord, sharing: ContainerEdits) -> ClaimRecord:
+    async def _write_spec(self, record: ClaimRecord, inventory: Inventory, sharing: ContainerEdits) -> ClaimRecord:
         """Write the claim's CDI spec; the record with the names in it, and what is recorded of sharing."""
-        nodes = _nodes(await self.read(), record.devices)
+        nodes = _nodes(inventory, record.devices)
         await beside(self.specs.write, record.uid, nodes, sharing)
         names = self.specs.names(record.uid, list(nodes))
         devices = tuple(msgspec.structs.replace(device, cdi=(names[device.device],)) for device in record.devices)
@@ -248,6 +231,23 @@ def _is_of(record: ClaimRecord, claim: GrantedClaim) -> bool:
     """Whether the record is of the allocation that the claim has now."""
     recorded = [(one.request, one.pool, one.device, one.admin, one.share) for one in record.devices]
     return recorded == [(one.request, one.pool, one.device, one.admin, one.share) for one in claim.devices]
+
+
+def _identified(record: ClaimRecord, inventory: Inventory) -> ClaimRecord:
+    """The record with the UUIDs of the slices that were made. Raises ClaimRefusedError for one that is not listed."""
+    parts = [part for gpu in inventory.accelerators for part in gpu.partitions]
+    places = {(part.parent_uuid, part.placement_start): part.uuid for part in parts}
+    devices = tuple(
+        device if device.uuid else msgspec.structs.replace(device, uuid=places.get((device.gpu, device.start), ""))
+        for device in record.devices
+    )
+    for device in devices:
+        if not device.uuid:
+            raise ClaimRefusedError(
+                f"claim {record}: the driver has made {device.device} and does not list it", "a slice with a UUID",
+                "nothing: it is tried again; if it goes on, look at nvidia-smi -L",
+            )  # fmt: skip
+    return msgspec.structs.replace(record, devices=devices)
 
 
 def _nodes(inventory: Inventory, devices: Iterable[RecordedDevice]) -> dict[str, tuple[str, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kgpu.agent.host import DRIVER_PLACE, Closing, Host, Role, driver_root, verdicts
+from kgpu.agent.host import DEVICE_PLUGIN, Closing, Host, Role, driver_root, verdicts
 from kgpu.agent.options import AgentOptions
 from kgpu.base.errors import ConfigError
 from kgpu.base.supervise import RoleHandle
@@ -29,12 +29,11 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
     import contextlib
 
     from kgpu.base.service import first_end, running
-    from kgpu.dra.api import DRA_GROUP, served_api
+    from kgpu.dra.api import served_api
     from kgpu.dra.gates import read_gates
     from kgpu.dra.node_claims import NodeClaims
     from kgpu.dra.publish import SlicePublisher, SlicesContext
     from kgpu.formats.settings import resolve, without_effect
-    from kgpu.kube.port import Resource
     from kgpu.kubelet.dra_plugin import DraPluginServer
 
     options = host.options
@@ -56,7 +55,7 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
         ))  # fmt: skip
         claims = NodeClaims(
             api=host.api(), driver=names.DRA_GPU_DRIVER, pool=options.node_name, preparations=preparations,
-            resource=Resource(DRA_GROUP, server_api.version, "resourceclaims", "ResourceClaim"),
+            resource=server_api.claims,
         )  # fmt: skip
         server = DraPluginServer(
             names.DRA_GPU_DRIVER, claims, plugins=Path(values["plugins"]), registrar=Path(values["registrar"])
@@ -80,10 +79,10 @@ def _check(options: AgentOptions) -> None:
         raise ConfigError(
             "the DRA driver has no Node to publish devices for", "an API server, and this node's name", "set NODE_NAME"
         )
-    if DRIVER_PLACE in options.roles:
+    if DEVICE_PLUGIN in options.roles:
         raise ConfigError(
-            f"the roles {DRIVER_PLACE} and {NAME} would both give out this node's GPUs", "one of them on a node",
-            f"leave one of them out of --roles: {DRIVER_PLACE} for counted resources, {NAME} for claims",
+            f"the roles {DEVICE_PLUGIN} and {NAME} would both give out this node's GPUs", "one of them on a node",
+            f"leave one of them out of --roles: {DEVICE_PLUGIN} for counted resources, {NAME} for claims",
         )  # fmt: skip
 
 

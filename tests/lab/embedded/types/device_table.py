@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.lab.embedded.types import device_status_table
 from tests.lab.embedded.types.device_objects import CLAIM, DRIVER, EXACT, REQUEST, TERM, UID, kind
-from tests.lab.embedded.types.row import Object, Row, laid
+from tests.lab.embedded.types.row import Object, Row, laid, rows_of
 
 TEMPLATE = kind("ResourceClaimTemplate", {"spec": CLAIM["spec"]})
 CLASS = kind("DeviceClass", {"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]})
@@ -349,12 +349,4 @@ UPDATES: dict[str, tuple[Object, dict[str, Object]]] = {
 
 
 def rows() -> list[Row]:
-    found = [
-        Row(f"{base}/{name}", laid(manifest, over))
-        for base, (manifest, overs) in CREATES.items()
-        for name, over in overs.items()
-    ]
-    for base, (manifest, patches) in UPDATES.items():
-        named = laid(manifest, {"metadata": {"name": f"u-{base}"}})
-        found += [Row(f"{base}/{name}", named, patch=patch) for name, patch in patches.items()]
-    return [*found, *device_status_table.rows()]
+    return [*rows_of(CREATES, UPDATES), *device_status_table.rows()]

@@ -34,3 +34,20 @@ def laid(base: Any, over: Any) -> Any:
         else:
             result[key] = laid(result.get(key), value)
     return result
+
+
+Overlays = dict[str, tuple[Object, dict[str, Object]]]
+"""By name a manifest, and what is laid over it by name."""
+
+
+def rows_of(creates: Overlays, updates: Overlays) -> list[Row]:
+    """Each manifest with each of its overlays, and each patch of an object that is there."""
+    found = [
+        Row(f"{base}/{name}", laid(manifest, over))
+        for base, (manifest, overs) in creates.items()
+        for name, over in overs.items()
+    ]
+    for base, (manifest, patches) in updates.items():
+        named = laid(manifest, {"metadata": {"name": f"u-{base}"}})
+        found += [Row(f"{base}/{name}", named, patch=patch) for name, patch in patches.items()]
+    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.lab.embedded.types.row import GPU, Object, Row, laid
+from tests.lab.embedded.types.row import GPU, Object, Row, laid, rows_of
 
 CONTAINER: Object = {"name": "a", "image": "busybox"}
 POD: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [CONTAINER]}}
@@ -431,14 +431,7 @@ UPDATES: dict[str, tuple[Object, dict[str, Object]]] = {
 
 
 def rows() -> list[Row]:
-    found = [
-        Row(f"{base}/{name}", laid(manifest, over))
-        for base, (manifest, overs) in CREATES.items()
-        for name, over in overs.items()
-    ]
-    for base, (manifest, patches) in UPDATES.items():
-        named = laid(manifest, {"metadata": {"name": f"u-{base}"}})
-        found += [Row(f"{base}/{name}", named, patch=patch) for name, patch in patches.items()]
+    found = rows_of(CREATES, UPDATES)
     limited = {
         "default": {}, "too-many": resources({GPU: 4}), "too-small": resources({"cpu": "50m"}),
         "fits": resources({GPU: 2, "cpu": "1"}),
