@@ -163,9 +163,12 @@ class Offer:
             return  # the kubelet creates the folder; the wait for it is reported elsewhere
         registration = Registration(resource=self.name, endpoint=endpoint.name)
         server = DevicePluginServer(endpoint.parent, registration, self, on_stream=self._on_stream)
-        server.update(self._states or ())
+        offered = self._states
+        server.update(offered or ())
         await server.start()
         self._server = server
+        if self._states != offered:  # set meanwhile
+            server.update(self._states or ())
         self._served_at = now
         self._registered = None
 

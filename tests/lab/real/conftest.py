@@ -144,7 +144,10 @@ class Cluster:
         pid, registered = self.lab.agent_pid, self.registrations()
         if not pid or not registered:
             return False
-        since_boot = processes.record(pid).start / os.sysconf("SC_CLK_TCK")
+        try:
+            since_boot = processes.record(pid).start / os.sysconf("SC_CLK_TCK")
+        except OSError:  # ended meanwhile
+            return False
         return registered[-1] >= time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
     def kubelet_log_lines(self) -> int:
