@@ -469,15 +469,18 @@ async def test_a_change_is_ordered_of_the_role_and_its_result_answered() -> None
         given = change(world, OrderStep.CHANGE)
         await world.waits(CUTTING)
         assert world.ordered.change == given
+        assert world.readers._quiet
         assert (set(world.ordered.withdrawn), world.ordered.released) == ({ILL.uuid}, "")
         world.ordered.answer("act-0", ChangeResult(done=False))  # of another act
         world.ordered.answer("act-1", ChangeResult(done=True))
         answer = await world.fulfilled(OrderStep.CHANGE)
         assert answer.result == ChangeResult(done=True)
-        assert (world.ordered.change, world.ordered.held) == (None, "")
+        assert (world.ordered.change, world.ordered.held, world.readers._quiet) == (None, "", False)
         assert set(world.ordered.withdrawn) == {ILL.uuid}
+        assert not world.ordered.verifies
         change(world, OrderStep.RESUME)
         assert (await world.fulfilled(OrderStep.RESUME)).gpus[0].problem == ""
+        assert world.ordered.verifies
 
 
 async def test_the_driver_stays_released_while_a_gpu_is_cut_that_needs_a_reset() -> None:

@@ -164,6 +164,24 @@ async def test_every_subscriber_gets_every_event_through_one_listener(world):
     assert world.real.listeners == 1
 
 
+async def test_gpus_that_are_being_cut_are_told_of_once_at_the_end(world):
+    """Each slice is a change; readings of a half-cut node, each by every role, would only slow the cutting."""
+    events = world.shared.events()
+    await settle()
+    world.shared.quiet(True)
+    before = await world.shared.inventory()
+    for kind in (EventKind.MIG_CHANGE, EventKind.INVENTORY):
+        world.real.queue.put_nowait(HardwareEvent(kind=kind))
+    world.real.queue.put_nowait(XID)
+    assert await anext(events) == XID, "only what slices explain is kept back"
+    assert (await world.shared.inventory()).driver_version > before.driver_version, "who asks gets what is there"
+    world.shared.quiet(False)
+    assert (await anext(events)).kind is EventKind.INVENTORY
+    world.shared.quiet(True)
+    world.shared.quiet(False)
+    assert not events._items, "nothing has changed"
+
+
 async def test_a_subscription_holds_from_the_call_on(world):
     events = world.shared.events()
     await settle()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kgpu.agent.ordered import OrderedGpus
 from kgpu.base.advice import Advice
 from kgpu.base.errors import DriverFault, HostError, HwError, KubeError
 from kgpu.health import keeper
@@ -378,6 +379,16 @@ async def test_a_driver_that_is_released_leaves_the_verdicts_and_the_log_is_foll
     await node.until(lambda: [one.status for one in node.condition.written[written:]] == ["False"])
     node.reader.set_down(None)
     await node.until(lambda: "reset" not in node.state[1])
+
+
+async def test_an_order_that_waits_for_a_verdict_gets_a_look_at_once(node: Node) -> None:
+    """A look that began just before the order's last step is none; the next by itself would be seconds away."""
+    orders = OrderedGpus()
+    node.start(look_seconds=3600.0, orders=orders)
+    await node.until(lambda: node.file.read() is not None)
+    node.uptime += 1.0
+    orders.set(verifies=True)
+    await node.until(lambda: (found := node.file.read()) is not None and found.uptime == node.uptime)
 
 
 async def test_a_reset_by_an_act_is_over_what_it_cures_and_newer_evidence_counts(node: Node) -> None:

@@ -12,6 +12,7 @@ from kgpu.hw.quick import QuickReading
 from kgpu.hw.simulator import operate
 from kgpu.hw.simulator.mig import partition
 from kgpu.validator.cuda import ChildCuda, find_cuda, read_outcome
+from kgpu.validator.cuda_child import ELEMENTS, vectors
 
 PATIENT = 60.0
 
@@ -81,6 +82,14 @@ def test_helpers_are_found_beside_libcuda(tmp_path) -> None:
 
 def child(code: str) -> list[str]:
     return [sys.executable, "-S", "-E", "-c", code]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 4095])
+def test_each_element_of_the_vectors_is_what_the_kernel_adds(seed: int) -> None:
+    left, right, total = vectors(seed)
+    assert list(left) == [n % 4096 + seed for n in range(ELEMENTS)]
+    assert list(right) == [2 * n + 1 for n in range(ELEMENTS)]
+    assert [a + b for a, b in zip(left, right, strict=True)] == list(total)
 
 
 async def test_a_child_that_hangs_is_killed_and_its_call_is_named(tmp_path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import time
@@ -268,9 +269,12 @@ async def test_a_test_that_the_release_interrupts_is_made_again(node) -> None:
                 raise RELEASED
             return await super().run(uuid, deadline=deadline)
 
-    node.runner = Released()
+    node.runner, lost = Released(), []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: lost.append(context))
     async with node.running():
         await node.until(lambda: node.runner.runs and node.status(Check.CUDA) is Status.WAITING)
+        gc.collect()
+        assert lost == [], "each device's test is awaited"
         node.reader.set_down(None)
         await node.passed()
 

@@ -74,6 +74,7 @@ class DriverReaders(Protocol):
     def hold(self, why: str, *, exchange: bool = False) -> None: ...
     async def let_go(self) -> None: ...
     def reopen(self) -> None: ...
+    def quiet(self, quiet: bool) -> None: ...
 
 
 def _purpose(standing: Standing) -> str:
@@ -153,7 +154,9 @@ class OrderFollower:
         was, now = ordered.released, f"{why}: the driver is released for it" if releases else ""
         change = standing.order if standing is not None and standing.changes else None
         held = why if standing is not None and standing.frees else ""
-        ordered.set(dict.fromkeys(gpus, f"withdrawn: {why}"), now, change, held)
+        verifies = standing is not None and standing.order.step is OrderStep.RESUME
+        ordered.set(dict.fromkeys(gpus, f"withdrawn: {why}"), now, change, held, verifies=verifies)
+        self._context.readers.quiet(change is not None)
         if now and not was:
             log.info("%s", now)
             self._context.readers.hold(now, exchange=standing is not None and standing.order.exchange)

@@ -31,14 +31,17 @@ class OrderedGpus:
         """Why no test may run on this node's GPUs, "" while it may: one is to be cut, and has to be unused for it."""
         self.change: NodeOrder | None = None
         """The order by whose layouts GPUs are to be cut now, None without one or once that was answered."""
+        self.verifies = False
+        """Whether GPUs that were reset or cut are waited for: all who judge them look at once."""
 
     def set(
-        self, withdrawn: Mapping[str, str] = _NONE, released: str = "", change: NodeOrder | None = None, held: str = ""
-    ) -> None:
+        self, withdrawn: Mapping[str, str] = _NONE, released: str = "", change: NodeOrder | None = None, held: str = "",
+        *, verifies: bool = False,
+    ) -> None:  # fmt: skip
         """Apply what is ordered from now on."""
-        wanted = (withdrawn, released, change, held)
-        if wanted != (self.withdrawn, self.released, self.change, self.held):
-            self.withdrawn, self.released, self.change, self.held = wanted
+        wanted = (withdrawn, released, change, held, verifies)
+        if wanted != (self.withdrawn, self.released, self.change, self.held, self.verifies):
+            self.withdrawn, self.released, self.change, self.held, self.verifies = wanted
             self._news.notify()
 
     def answer(self, act: str, result: ChangeResult) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError
@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 # A subscriber that lags this far behind loses its events and is told to read the inventory again.
 QUEUE_LIMIT = 1024
+_OF_CUTS: Final = frozenset({EventKind.INVENTORY, EventKind.MIG_CHANGE})
 
 
 class Coalesced(Generic[T]):
@@ -137,6 +138,8 @@ class SharedReader:
         self._closed = False
         self._released = ""
         self._exchange = False
+        self._quiet = False
+        self._kept_back = False
         self._reopened = asyncio.Event()
         self._asking: set[asyncio.Future[Any]] = set()
         self.last_inventory: Inventory | None = None
@@ -213,6 +216,15 @@ class SharedReader:
         self._reopened.set()
         for shared in self._shared():
             shared.forget()
+
+    def quiet(self, quiet: bool) -> None:
+        """While ``quiet``, subscribers are not told that GPUs changed: somebody cuts them, and each step is a change.
+        They are told once afterwards. Whoever reads meanwhile gets what is there.
+        """
+        self._quiet = quiet
+        if not quiet and self._kept_back:
+            self._kept_back = False
+            self.changed()
 
     async def close(self) -> None:
         """Close the real reader; callers that still wait get an ``HwError``."""
@@ -307,7 +319,10 @@ class SharedReader:
             assert self._source is not None, "this runs only for subscribers"
             async for event in self._source:
                 self._forget()
-                self._publish(event)
+                if self._quiet and event.kind in _OF_CUTS:
+                    self._kept_back = True
+                else:
+                    self._publish(event)
         except HwError as error:
             return error
         except Exception as error:

@@ -116,6 +116,7 @@ class SharedReaders:
         self._all: set[SharedReader] = set()
         self._held = ""
         self._exchange = False
+        self._quiet = False
         self.latest: SharedReader | None = None
         """The reader that was handed out last, None if none is in use."""
 
@@ -164,8 +165,16 @@ class SharedReaders:
         for reader in self._all:
             reader.reopen()
 
+    def quiet(self, quiet: bool) -> None:
+        """While ``quiet``, no reader tells of GPUs that change; each does so once afterwards."""
+        if quiet != self._quiet:
+            self._quiet = quiet
+            for reader in self._all:
+                reader.quiet(quiet)
+
     def _made(self, options: AgentOptions) -> SharedReader:
         reader = self._make(options)
+        reader.quiet(self._quiet)
         self._all.add(reader)
         if self._held:
             reader.hold(self._held, exchange=self._exchange)

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.backoff import Backoff, BackoffPolicy
@@ -56,12 +56,19 @@ RETRY: Final = BackoffPolicy(first=1.0, cap=60.0, factor=2.0, jitter=0.3, health
 Input: TypeAlias = "HardwareEvent | LogEvent"
 
 
+class OrderNews(Protocol):
+    """The operator's orders for this node's GPUs; ``changed`` waits for another than that of revision ``after``."""
+
+    async def changed(self, after: int) -> int: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthContext:
     """Everything that the health role gets from outside.
 
     ``kernel_log()`` opens the kernel log and raises HostError where there is none; None: it is not to be read.
-    ``config()`` is what is in force now. ``history`` None: nothing is remembered. ``on_state(ready, reason)`` hears
+    ``config()`` is what is in force now. ``orders``: whoever carries them out waits for a verdict, so a change of them
+    asks for a look; None: there are none. ``history`` None: nothing is remembered. ``on_state(ready, reason)`` hears
     how the role is; ``wall`` is seconds since 1970.
     """
 
@@ -71,6 +78,7 @@ class HealthContext:
     kernel_log: Callable[[], KernelLog] | None = None
     history: HealthHistory | None = None
     reports: ReportWriter | None = None
+    orders: OrderNews | None = None
     config: Callable[[], HealthConfig] = HealthConfig
     node: str = ""
     clock: Clock = field(default_factory=SystemClock)
@@ -113,8 +121,9 @@ class HealthWatch:
         await self._remember()
         events = follow_events(self._ctx.reader, self._hear, clock=self._ctx.clock)
         beside_it = running(
-            events=events, kernel_log=self._follow_log(), orders=self._follow_orders(), node=self._tell_node()
-        )
+            events=events, kernel_log=self._follow_log(), orders=self._follow_orders(), node=self._tell_node(),
+            operations=self._follow_operations(),
+        )  # fmt: skip
         try:
             async with beside_it as tasks:
                 await self._keep_looking(tasks)
@@ -286,6 +295,13 @@ class HealthWatch:
                             self._wake.set()
                     mark = now
             await self._ctx.clock.sleep(ORDER_SECONDS)
+
+    async def _follow_operations(self) -> None:
+        orders, revision = self._ctx.orders, 0
+        while orders is not None:
+            revision = await orders.changed(revision)
+            self._wake.set()
+        await asyncio.Event().wait()
 
     # --- time ---
 

@@ -195,9 +195,10 @@ async def _end(process: subprocess.Popen[bytes], *, wait: bool) -> bool:
     """Let the process end, or kill it; False if the driver holds it even then."""
     loop = asyncio.get_running_loop()
     for patience in (_REAP_S if wait else 0.0, _REAP_S):
-        end = loop.time() + patience
-        while process.poll() is None and loop.time() < end:  # noqa: ASYNC110 - a process gives no event
-            await asyncio.sleep(0.005)
+        end, pause = loop.time() + patience, 0.001
+        while process.poll() is None and loop.time() < end:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.02)
         if process.poll() is None:
             process.kill()
     return process.poll() is not None

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 ELEMENTS = 50_000
+BLOCK = 4096
+"""After so many elements the left vector begins anew."""
 THREADS = 256
 _PR_SET_PDEATHSIG = 1
 _NOT_FOR_THIS_GPU = (209, 218, 222)  # no binary for the GPU, invalid PTX, unsupported PTX version
@@ -133,9 +135,7 @@ def add_vectors(driver: Any, say: Any, seed: int) -> dict[str, Any]:
     driver.cuCtxCreate_v2(by(context), 0, device)
     _load(driver, module)
     driver.cuModuleGetFunction(by(function), module, b"kgpu_add")
-    left = array.array("f", (float(n % 4096 + seed) for n in range(ELEMENTS)))
-    right = array.array("f", (float(2 * n + 1) for n in range(ELEMENTS)))
-    wanted = array.array("f", (x + y for x, y in zip(left, right, strict=True)))  # whole numbers: exact
+    left, right, wanted = vectors(seed)
     got = array.array("f", bytes(b"\xff" * (4 * ELEMENTS)))  # NaN
     size = 4 * ELEMENTS
     pointers = [ctypes.c_uint64() for _ in range(3)]
@@ -158,6 +158,19 @@ def add_vectors(driver: Any, say: Any, seed: int) -> dict[str, Any]:
         at = next(n for n in range(ELEMENTS) if got[n] != wanted[n])
         raise ValueError(f"element {at} is {got[at]!r} instead of {wanted[at]!r}")
     return {"elements": ELEMENTS, "kernel_seconds": round(seconds, 6)}
+
+
+def vectors(seed: int) -> tuple[array.array[float], array.array[float], array.array[float]]:
+    """Two vectors of whole numbers, so that their sum, the third, is exact. Made without a loop over elements: all
+    slices of a node are tested one after the other.
+    """
+    left = (array.array("f", range(seed, seed + BLOCK)) * -(-ELEMENTS // BLOCK))[:ELEMENTS]
+    right = array.array("f", range(1, 2 * ELEMENTS, 2))
+    wanted = array.array("f")
+    for begin in range(0, ELEMENTS, BLOCK):  # seed + n, and 2 * (begin + n) + 1
+        first = seed + 2 * begin + 1
+        wanted.extend(range(first, first + 3 * BLOCK, 3))
+    return left, right, wanted[:ELEMENTS]
 
 
 def _load(driver: Any, module: Any) -> None:

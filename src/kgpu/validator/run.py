@@ -341,6 +341,7 @@ class NodeValidator:
         finally:
             for run_ in runs:
                 run_.cancel()
+            await asyncio.gather(*runs, return_exceptions=True)  # the others end like the first
         return cuda.judge(inventory, self._known)
 
     async def _cuda_todo(self, inventory: Inventory, now: float) -> list[cuda.CudaTarget]:

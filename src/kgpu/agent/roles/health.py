@@ -43,6 +43,7 @@ async def _health(host: Host, handle: RoleHandle) -> None:
                 kernel_log=partial(open_log, log) if log else None,
                 history=HealthHistory(options.state_dir / HEALTH_HISTORY),
                 reports=_Reports(host.api, options) if known else None,
+                orders=host.ordered,
                 config=settings.current,
                 node=options.node_name,
                 on_state=handle.report,
