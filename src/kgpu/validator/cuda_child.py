@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 ELEMENTS = 50_000
-BLOCK = 4096
-"""After so many elements the left vector begins anew."""
+BLOCK = 256
+"""After so many elements the left vector begins anew, and the right one goes on to another number."""
 THREADS = 256
 _PR_SET_PDEATHSIG = 1
 _NOT_FOR_THIS_GPU = (209, 218, 222)  # no binary for the GPU, invalid PTX, unsupported PTX version
@@ -161,16 +161,15 @@ def add_vectors(driver: Any, say: Any, seed: int) -> dict[str, Any]:
 
 
 def vectors(seed: int) -> tuple[array.array[float], array.array[float], array.array[float]]:
-    """Two vectors of whole numbers, so that their sum, the third, is exact. Made without a loop over elements: all
-    slices of a node are tested one after the other.
+    """Two vectors of whole numbers, so that their sum, the third, is exact; each of its elements is another one. Made
+    without a loop over elements: a node may have 56 slices to test.
     """
-    left = (array.array("f", range(seed, seed + BLOCK)) * -(-ELEMENTS // BLOCK))[:ELEMENTS]
-    right = array.array("f", range(1, 2 * ELEMENTS, 2))
-    wanted = array.array("f")
-    for begin in range(0, ELEMENTS, BLOCK):  # seed + n, and 2 * (begin + n) + 1
-        first = seed + 2 * begin + 1
-        wanted.extend(range(first, first + 3 * BLOCK, 3))
-    return left, right, wanted[:ELEMENTS]
+    blocks = range(0, ELEMENTS, BLOCK)
+    left = array.array("f", range(seed, seed + BLOCK)) * len(blocks)
+    right = array.array("f")
+    for begin in blocks:
+        right += array.array("f", [begin]) * BLOCK
+    return left[:ELEMENTS], right[:ELEMENTS], array.array("f", range(seed, seed + ELEMENTS))
 
 
 def _load(driver: Any, module: Any) -> None:
