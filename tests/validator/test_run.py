@@ -266,7 +266,7 @@ async def test_a_test_that_the_release_interrupts_is_made_again(node) -> None:
             if node.reader._error is not None or not self.runs:
                 self.runs.append(uuid)
                 node.reader.set_down(RELEASED)
-                raise RELEASED
+                raise DriverReleasedError("a GPU is being reset")
             return await super().run(uuid, deadline=deadline)
 
     node.runner, lost = Released(), []
