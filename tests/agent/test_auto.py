@@ -433,6 +433,50 @@ async def test_a_role_learns_what_the_label_of_another_says(cluster, tmp_path):
         await eventually(lambda: hosts[0].off("one") == "")
 
 
+async def test_a_role_that_pods_still_need_goes_on_until_they_have_ended(cluster, tmp_path):
+    """What a DRA driver has prepared only it can take back: without it the pods could not end."""
+    log, needed = [], tmp_path / "needed"
+    needed.touch()
+
+    async def start(host, handle) -> None:
+        log.append("+")
+        handle.running()
+        try:
+            while not host.off("one"):  # noqa: ASYNC110 - the agent changes it
+                await asyncio.sleep(0.01)
+            log.append("gives no more")
+            await asyncio.Event().wait()
+        finally:
+            log.append("-")
+
+    role = Role("one", start, lingers=lambda _: "pods still have 1 claim" if needed.exists() else "")
+    cluster.tell(AgentConfig(roles={"one": role_config()}, driver_install_dir="/nowhere"))
+    cluster.label(plugin="true")
+    async with hosted(cluster, tmp_path, (role,)):
+        await eventually(lambda: log == ["+"])
+        cluster.label(plugin="false")
+        await eventually(lambda: log == ["+", "gives no more"])
+        await eventually(lambda: state(cluster, "one") == ("waiting", "SwitchedOff"))
+        assert cluster.report.roles["one"].reason.startswith("pods still have 1 claim; then it stops: the node label ")
+        needed.unlink()
+        await eventually(lambda: log[-1] == "-")
+        await eventually(lambda: state(cluster, "one") == ("stopped", "SwitchedOff"))
+
+
+async def test_a_role_that_pods_still_need_is_started_for_them_and_leaves_with_kgpu(cluster, started, tmp_path):
+    role = Role("one", started.role("one"), lingers=lambda _: "pods still have 2 claims")
+    config = AgentConfig(roles={"one": role_config()}, driver_install_dir="/nowhere")
+    cluster.tell(config)
+    cluster.label(plugin="false")
+    async with hosted(cluster, tmp_path, (role,)):
+        await eventually(lambda: started.log == ["+one"])
+        cluster.tell(msgspec.structs.replace(config, roles={}))
+        await eventually(lambda: state(cluster, "one") is None)
+        assert started.log == ["+one"], "no role of the policy's any more, and the pods are still there"
+        cluster.tell(msgspec.structs.replace(config, leaving=True))
+        await eventually(lambda: started.log == ["+one", "-one"])
+
+
 # Leaving
 
 

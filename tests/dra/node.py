@@ -110,6 +110,8 @@ class Node:
         self.driver = FakePartitioner(*self.families)
         self.driver.meddle = lambda _step, _done: self.killer.tick()
         self.missing: set[str] = set()
+        self.taken: dict[str, str] = {}
+        self.off = ""
 
     async def start(self, gates: Collection[str] = (TIME_SLICING_GATE, MPS_GATE)) -> Preparations:
         records = KilledRecords(self.folder / "claims", boot=self.boot, report=self.told.append)
@@ -119,7 +121,7 @@ class Node:
         self.sharer = FakeSharer(self.killer, self.shared)
         made = Preparations(
             records=records, specs=specs, slices=SliceMaker(self.driver), sharer=self.sharer, read=self.read,
-            offered=self.offered_now, gates=gates,
+            offered=self.offered_now, gates=gates, taken=lambda: self.taken, off=lambda: self.off,
         )  # fmt: skip
         await made.start()
         return made

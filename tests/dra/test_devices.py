@@ -15,6 +15,7 @@ from kgpu.dra.devices import node_devices
 from kgpu.dra.model import DraDevice, GpuDevices, PublishRules
 from kgpu.dra.nvidia import semver
 from kgpu.formats.mig_geometry import GEOMETRIES, Geometry, InstanceProfile, geometry_of, placements
+from kgpu.hw.fake_reader import sample_inventory
 from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Problem
 from tests.budget import count, sample
 from tests.dra.samples import A100, H100, a100, cut, h100, many, models, named, node_of, partition
@@ -345,3 +346,12 @@ def test_eight_and_sixteen_gpus_of_each_model() -> None:
 
 def test_a100_is_ampere() -> None:
     assert geometry_of(A100) is GEOMETRIES["a100-80gb"]
+
+
+def test_a_gpu_that_is_taken_is_not_published_and_that_is_told() -> None:
+    node = sample_inventory(2)
+    taken, free = (gpu.uuid for gpu in node.accelerators)
+    found = node_devices(node, PublishRules(dynamic=True, taken={taken: "pod team/train has it by nvidia.com/gpu"}))
+    assert {device.gpu for device in found.devices} == {free}
+    (told,) = (advice for advice in found.advice if advice.reason == "DeviceTaken")
+    assert (told.subject, told.why) == (taken, "pod team/train has it by nvidia.com/gpu")

@@ -335,3 +335,28 @@ def _check(node: Node, alive: Preparations) -> None:
     for number, device in enumerate(everything):
         assert not any(device.overlaps(other) for other in everything[number + 1 :])
     assert set(node.shared) == {uid for uid, record in records.items() if record.shared}
+
+
+async def test_a_gpu_that_a_pod_has_by_a_counted_resource_is_in_no_claim(node: Node) -> None:
+    made = await node.start()
+    gpu = next(iter(node.driver.state))
+    node.taken = {gpu: "pod team/train has it by nvidia.com/gpu"}
+    for device in ("gpu-0", SLICE):
+        with pytest.raises(ClaimRefusedError, match=f"{device} is not free: pod team/train has it by nvidia.com/gpu"):
+            await made.prepare(claim("a", "gpu-1", device))
+    assert node.record_files() == node.spec_files() == node.slices() == set()
+    await made.prepare(claim("looks", "gpu-0", admin=True))
+    node.taken = {}
+    await made.prepare(claim("a", "gpu-1", "gpu-0"))
+
+
+async def test_a_node_that_gives_out_no_more_takes_back_what_it_has_given(node: Node) -> None:
+    made = await node.start()
+    first = await made.prepare(claim("a", SLICE))
+    node.off = 'the node label kgpu.dev/allocation is "device-plugin"'
+    assert await made.prepare(claim("a", SLICE)) == first, "the kubelet asks again after its start"
+    with pytest.raises(ClaimRefusedError, match="gives out no devices by claims any more: the node label") as refused:
+        await made.prepare(claim("b", "gpu-1"))
+    assert "delete the pod" in str(refused.value)
+    await made.unprepare("a")
+    assert node.record_files() == node.slices() == set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import signal
 import time
@@ -29,7 +30,16 @@ from kgpu.agent.orders import OPERATION, Orders
 from kgpu.agent.process import POLICY, AgentProcess, follow
 from kgpu.agent.remembered_config import CONFIG_MEMORY, PATIENCE, DefaultConfig, FollowedConfig, RememberedConfig
 from kgpu.agent.report import AnnotationWriter, agent_report, role_report
-from kgpu.agent.role_decisions import DISABLED, RoleDecision, belongs, leaves, wanted_roles, why_stopped
+from kgpu.agent.role_decisions import (
+    DISABLED,
+    LEAVING,
+    LEAVING_NODE,
+    RoleDecision,
+    belongs,
+    leaves,
+    wanted_roles,
+    why_stopped,
+)
 from kgpu.agent.role_options import role_options
 from kgpu.agent.roles import ROLES
 from kgpu.agent.shared_reader import SharedReader
@@ -41,7 +51,7 @@ from kgpu.base.http import StatusServer, local_only
 from kgpu.base.service import Complaint
 from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus, Supervisor, stop_on_signals
 from kgpu.base.waits import first_of
-from kgpu.formats.agent_config import AgentConfig, ConfigRef
+from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
 from kgpu.formats.agent_report import AgentReport, RoleReport
 from kgpu.formats.config_choice import Fallback
 from kgpu.formats.names import AGENT_NODE_LABEL, AGENT_NODE_LEAVING
@@ -177,7 +187,7 @@ class AutoAgent(AgentProcess):
             await first_of(orders.changed(revision), self._config_files.changed(), asyncio.sleep(LOOK))
 
     def _apply(self, config: AgentConfig, orders: Orders) -> None:
-        decisions = wanted_roles(config, self._marked(orders), self._rows)
+        decisions = self._lingering(wanted_roles(config, self._marked(orders), self._rows))
         self.wanted = {name: decision for name, decision in decisions.items() if not self._part or name in self._rows}
         leaving = self._leaves(config, orders)
         if not leaving or (config.leaving and self._gone):  # all of kgpu goes, including the features
@@ -186,17 +196,17 @@ class AutoAgent(AgentProcess):
             orders.keep()
             if any(role.configured for role in self._rows.values()):
                 self._follow(config.device_plugin_config)
-        if any(decision.run and self._rows[name].hardware for name, decision in self.wanted.items()):
+        if any(decision.goes_on and self._rows[name].hardware for name, decision in self.wanted.items()):
             self._settle_place(find_driver(config, self.options.host_root))
         else:
             self.place = None
         place = self.place or find_driver(config, self.options.host_root)
         self._heed(orders, place)
-        running = [name for name, decision in self.wanted.items() if decision.run]
+        running = [name for name, decision in self.wanted.items() if decision.goes_on and name in config.roles]
         files = {name: config.roles[name].files for name in running if config.roles[name].files}
         self._config_files.want({} if self._part else files)  # a pod of its own has them mounted
         for name, slot in self._slots.items():
-            if self.wanted[name].run and name not in self._held:
+            if self.wanted[name].goes_on and name not in self._held:
                 self._withdrawn.discard(name)
                 self._start(slot, config, place)
             else:
@@ -204,6 +214,17 @@ class AutoAgent(AgentProcess):
                 slot.want(None)
         if (leaving and not self.left) or self._to_withdraw() or self._stale_sink() is not None:
             self._tidy.set()
+
+    def _lingering(self, decisions: dict[str, RoleDecision]) -> dict[str, RoleDecision]:
+        """The decisions, with why a role goes on that is to stop but that pods still need."""
+        found = dict(decisions)
+        for name, slot in self._slots.items():
+            decision, lingers = decisions[name], slot.role.lingers
+            if lingers is None or decision.run or decision in (LEAVING, LEAVING_NODE):
+                continue
+            if why := lingers(slot.running or self.options):
+                found[name] = dataclasses.replace(decision, lingers=why)
+        return found
 
     def _heed(self, orders: Orders, place: DriverPlace) -> None:
         """Obey an order for an operation on GPUs, before any role is started."""
@@ -225,7 +246,8 @@ class AutoAgent(AgentProcess):
         if files is None:  # what it reads is not there yet
             return
         try:
-            options = role_options(self.options, slot.role, config.roles[name], config, place, files=files)
+            told = config.roles.get(name) or RoleConfig()
+            options = role_options(self.options, slot.role, told, config, place, files=files)
             check_agreement(slot.role, slot.running, options, self._config.current())
             slot.want(options)
             self._accept(name)

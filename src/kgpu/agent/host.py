@@ -81,6 +81,8 @@ class Role:
     A ``configured`` role reads the device plugin's configuration from ``Host.config``. A role that ``cuts`` makes the
     changes of slices that are ordered (``OrderedGpus.change``), and answers them. ``agree`` raises ConfigError if its
     options can't be used with that configuration: with new ones that can't it goes on as it was told before.
+    ``lingers`` is why a role that is not wanted on this node any more has to go on for a while, "" if it has not: what
+    it has given to pods, only it can take back. It knows by ``Host.off`` that it gives no more. Not when kgpu leaves.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Role:
     was_reset: WasReset | None = None
     cuts: bool = False
     agree: Agree | None = None
+    lingers: Callable[[AgentOptions], str] | None = None
 
 
 def check_agreement(role: Role, before: AgentOptions | None, options: AgentOptions, config: ConfigText | None) -> None:

@@ -9,7 +9,7 @@ is said again instead of done again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -132,14 +132,12 @@ def holders(order: NodeOrder, holdings: Iterable[Holding], inventory: Inventory 
     They are evicted, so a device counts only if it is known to be one of these. What a claim's device is in a name that
     is none of these forms, only its driver knows.
     """
-    gpus = inventory.accelerators if inventory is not None else ()
-    owners = {part.uuid: gpu.uuid for gpu in gpus for part in gpu.partitions}
-    numbers = {gpu.minor: gpu.uuid for gpu in gpus}
+    wanted = frozenset(order.gpus)
     found = {
         HolderPod(namespace=holding.namespace, name=holding.pod)
         for holding in holdings
         for device in holding.devices
-        if _is_of(device, holding, frozenset(order.gpus), owners, numbers)
+        if gpu_of(device, holding.resource, inventory, known=wanted) in wanted
     }
     return tuple(sorted(found))
 
@@ -153,18 +151,23 @@ def elsewhere(holders: Iterable[HolderPod], holdings: Iterable[Holding]) -> tupl
     return tuple(sorted(pods - set(holders)))
 
 
-def _is_of(
-    device: str, holding: Holding, wanted: frozenset[str], owners: Mapping[str, str], numbers: Mapping[int, str]
-) -> bool:
+def gpu_of(device: str, resource: str, inventory: Inventory | None, *, known: Collection[str] = ()) -> str:
+    """The UUID of the GPU that the kubelet's ``device`` of a resource, or of a claim's driver, is or is a part of; ""
+    if it is none of this node's, or of those ``known`` besides.
+    """
+    gpus = inventory.accelerators if inventory is not None else ()
     name = device.partition("::")[0]
-    if name in wanted or owners.get(name) in wanted:
-        return True
     if old := _OLD_MIG.fullmatch(name):
-        return old[1] in wanted
-    if not (holding.resource == names.DRA_GPU_DRIVER or holding.resource.startswith(f"{names.NVIDIA_DOMAIN}/")):
-        return False
+        name = old[1]
+    if name in known:
+        return name
+    for gpu in gpus:
+        if name == gpu.uuid or any(part.uuid == name for part in gpu.partitions):
+            return gpu.uuid
+    if not (resource == names.DRA_GPU_DRIVER or resource.startswith(f"{names.NVIDIA_DOMAIN}/")):
+        return ""
     number = _NUMBER.fullmatch(name)
-    return number is not None and numbers.get(int(number[1])) in wanted
+    return next((gpu.uuid for gpu in gpus if number is not None and gpu.minor == int(number[1])), "")
 
 
 def ordered_gpus(

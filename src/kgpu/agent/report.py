@@ -56,6 +56,8 @@ def role_report(
     if wanted in (LEAVING, LEAVING_NODE):  # not "stopped": whoever waits for this node must not think that it is done
         return role(RoleState.WAITING, wanted.reason, wanted.why)
     if not wanted.run:
+        if wanted.lingers:
+            return role(RoleState.WAITING, f"{wanted.lingers}; then it stops: {wanted.reason}", wanted.why)
         ending = "" if status is None else "it is being stopped: "
         return role(RoleState.STOPPED, ending + wanted.reason, wanted.why)
     if status is None or status.state is RoleState.STOPPED:

@@ -22,11 +22,19 @@ TRUE: Final = "true"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleDecision:
-    """The decision on one role. ``why`` is a CamelCase word and ``reason`` a sentence, both "" for a role that runs."""
+    """The decision on one role. ``why`` is a CamelCase word and ``reason`` a sentence, both "" for a role that runs.
+    ``lingers`` is why it goes on for a while although it is to stop.
+    """
 
     run: bool
     why: str = ""
     reason: str = ""
+    lingers: str = ""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the role is to run now, for more work or to end what there is."""
+        return self.run or bool(self.lingers)
 
 
 RUN: Final = RoleDecision(run=True)

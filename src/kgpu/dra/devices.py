@@ -45,6 +45,9 @@ def node_devices(
     gpus: list[GpuDevices] = []
     named = _by_minor(inventory.accelerators)
     for gpu in inventory.accelerators:
+        if gpu.uuid in rules.taken:
+            advice.append(_taken(gpu.uuid, rules.taken[gpu.uuid]))
+            continue
         if named[gpu.minor] is not gpu:  # the names of its devices and counters are those of another GPU
             advice.append(_unpublished(gpu.uuid, "it", f"another GPU has minor number {gpu.minor} too"))
             continue
@@ -85,6 +88,13 @@ def _named(devices: Iterable[DraDevice], advice: list[Advice]) -> Iterator[DraDe
         else:
             names.add(device.name)
             yield device
+
+
+def _taken(uuid: str, why: str) -> Advice:
+    return Advice(
+        subject=uuid, what="it is not published as a device", why=why, reason="DeviceTaken",
+        remedy="nothing: it is published once that is over",
+    )  # fmt: skip
 
 
 def _unpublished(uuid: str, name: str, why: str) -> Advice:

@@ -119,7 +119,7 @@ class PublishRules:
     ``dynamic``: slices are made for claims, so that every possible one is a device. ``monitored``: a device of which no
     verdict is there is told to be unmonitored. ``ignored_xids`` never keep claims away. ``made`` are UUIDs of
     partitions that this driver has made for claims: they are no reason to publish less. ``pcie_roots`` are by PCI
-    address.
+    address. ``taken`` are the accelerators that are not this driver's to give now, by UUID, and why.
     """
 
     dynamic: bool = False
@@ -127,3 +127,4 @@ class PublishRules:
     ignored_xids: frozenset[int] = frozenset()
     made: frozenset[str] = frozenset()
     pcie_roots: Mapping[str, str] = field(default_factory=dict)
+    taken: Mapping[str, str] = field(default_factory=dict)

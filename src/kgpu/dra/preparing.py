@@ -27,6 +27,7 @@ from kgpu.dra.records import ClaimRecord, ClaimRecords, RecordedDevice, Recorded
 from kgpu.dra.slice_maker import SliceMaker
 from kgpu.formats.cdi import ContainerEdits
 from kgpu.formats.dra_config import GPU, MIG, ClaimMps, ClaimTimeSlicing
+from kgpu.formats.names import ALLOCATION_DRA, ALLOCATION_LABEL
 from kgpu.hw.port import Inventory
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,8 @@ class ClaimSharer(Protocol):
 @dataclass(slots=True, kw_only=True)
 class Preparations:
     """One node's. ``offered()`` are its devices by name, ``read()`` reads the GPUs anew, and ``news()`` is called once
-    slices have come or gone.
+    slices have come or gone. ``taken()`` are the GPUs that pods have without a claim, by UUID, and which; ``off()`` is
+    why no further claim is prepared on this node, "" if one is.
     """
 
     records: ClaimRecords
@@ -61,6 +63,8 @@ class Preparations:
     offered: Callable[[], Awaitable[Mapping[str, DraDevice]]]
     gates: Collection[str] = ()
     news: Callable[[], None] = lambda: None
+    taken: Callable[[], Mapping[str, str]] = dict
+    off: Callable[[], str] = lambda: ""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -112,6 +116,12 @@ class Preparations:
 
     def _plan(self, claim: GrantedClaim, offered: Mapping[str, DraDevice]) -> ClaimRecord:
         """The record of what is to be done. Raises ClaimRefusedError."""
+        if why := self.off():
+            raise ClaimRefusedError(
+                f"claim {claim}: this node gives out no devices by claims any more: {why}",
+                f"a node whose label {ALLOCATION_LABEL} is {ALLOCATION_DRA}",
+                "delete the pod and the claim, so that they are placed anew",
+            )  # fmt: skip
         found = [(granted, self._found(claim, granted, offered)) for granted in claim.devices]
         devices = tuple(
             RecordedDevice(
@@ -144,7 +154,17 @@ class Preparations:
         return device
 
     def _refuse_taken(self, claim: GrantedClaim, devices: Collection[RecordedDevice]) -> None:
-        """Two claims never have parts of the same GPU in common, whatever the scheduler thought."""
+        """Two claims never have parts of the same GPU in common, whatever the scheduler thought, and no claim one of a
+        GPU that a pod has otherwise.
+        """
+        taken = self.taken()
+        for device in devices:
+            if device.gpu in taken and not device.admin:
+                raise ClaimRefusedError(
+                    f"claim {claim}: {device.device} is not free: {taken[device.gpu]}",
+                    "a device that no other pod has",
+                    "wait until that pod has ended, or delete it",
+                )  # fmt: skip
         for record in self.records.all.values():
             for theirs in record.devices:
                 for device in devices:

@@ -74,6 +74,23 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.name}"
 
 
+def claimed_gpus(folder: Path, *, boot: str) -> dict[str, str]:
+    """The GPUs of which a claim has a part, by UUID, and which one; who only looks after a GPU has none. A record that
+    can't be read is for whoever prepares claims to tell.
+    """
+    found: dict[str, str] = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            record, _ = _decoded(path.read_bytes() if path.stat().st_size <= MAX_BYTES else b"")
+        except OSError:
+            continue
+        if record is not None and record.boot == boot:
+            for device in record.devices:
+                if not device.admin:
+                    found.setdefault(device.gpu, f"claim {record} has it")
+    return found
+
+
 class ClaimRecords:
     """The records of one node, in a folder. Calls block; use it from one thread at a time."""
 

@@ -191,6 +191,9 @@ AGENT_DAEMON_SET: Final = "kgpu-agent"
 FINDER_DAEMON_SET: Final = "kgpu-node-features"
 AGENT_NODE_LABEL: Final = "kgpu.dev/agent"  # on Nodes: the privileged agent belongs there; set by the operator alone
 AGENT_NODE_LEAVING: Final = "leaving"  # its value while the agent cleans up a node that has no work for it any more
+ALLOCATION_LABEL: Final = "kgpu.dev/allocation"  # on Nodes, by users: how their GPUs are handed out
+ALLOCATION_DEVICE_PLUGIN: Final = "device-plugin"
+ALLOCATION_DRA: Final = "dra"
 VALIDATOR_DAEMON_SET: Final = "nvidia-operator-validator"
 
 # kgpu's own image, which the chart asks for and `kgpu lab image` makes

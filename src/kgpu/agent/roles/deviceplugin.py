@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 
 
 async def _device_plugin(host: Host, handle: RoleHandle) -> None:
+    from kgpu.agent.claimed_gpus import ClaimedGpus, claims_folder
+    from kgpu.base.boot import boot_id
+    from kgpu.base.service import first_end, running
     from kgpu.deviceplugin.run import DevicePluginContext, run
 
     options = host.options
+    plugins = options.kubelet_socket.parent.parent / "plugins"
+    withheld = ClaimedGpus(host.ordered, claims_folder(plugins), boot=boot_id())
     await configured(host, handle)
     view = host.reader.view()
 
@@ -39,7 +44,7 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
         reader = await stack.enter_async_context(_behind_gate(host, handle, view))
         stack.callback(host.offered.clear)
         write, changes = _specs(options, host.files)
-        await run(
+        plugin = run(
             DevicePluginContext(
                 reader=reader,
                 config=host.config,
@@ -52,11 +57,13 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
                 cdi_writer=write,
                 cdi_changes=changes,
                 verdicts=verdicts(options),
-                orders=host.ordered,
+                orders=withheld,
                 on_state=handle.report,
                 on_offer=offer,
             )
         )
+        async with running(device_plugin=plugin, claims=withheld.run()) as tasks:
+            await first_end(tasks)
 
 
 def _specs(options: AgentOptions, files: HostFiles | None) -> tuple[CdiWriter, CdiChanges]:

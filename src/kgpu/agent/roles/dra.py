@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +16,7 @@ from kgpu.formats import names
 from kgpu.hw.partitioning import PartitionError
 
 if TYPE_CHECKING:
+    from kgpu.agent.counted_gpus import CountedGpus
     from kgpu.dra.gates import DraGates
     from kgpu.dra.model import DraDevice, PublishRules
     from kgpu.dra.preparing import Preparations, Sharing
@@ -62,15 +65,20 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
         )
         stack.push_async_callback(server.close)
         await server.start()
-        slices = _published(publisher, server, handle)
-        async with running(dra_slices=slices, dra_sockets=server.run()) as tasks:
+        slices = _published(publisher, server, node.counted, handle)
+        counted = node.counted.run(publisher.changed)
+        async with running(dra_slices=slices, dra_sockets=server.run(), dra_ledger=counted) as tasks:
             await first_end(tasks)
 
 
-async def _published(publisher: SlicePublisher, server: DraPluginServer, handle: RoleHandle) -> None:
+async def _published(
+    publisher: SlicePublisher, server: DraPluginServer, counted: CountedGpus, handle: RoleHandle
+) -> None:
     """Publish once the kubelet has the driver: a pod that comes before waits a minute until it is tried again."""
     handle.waiting("the kubelet has not taken the driver yet")
     await server.registered.wait()
+    handle.waiting("the kubelet does not say yet which GPUs pods have by counted resources")
+    await counted.known.wait()
     await publisher.run()
 
 
@@ -97,11 +105,13 @@ class _NodeDevices:
         self._values = values
         self._ignored = read_xids(values["ignored_xids"])
         self._seen: Inventory | None = None
+        self.counted = _counted(host)
         self._preparations: Preparations | None = None
 
     async def open(self, stack: Any) -> Preparations:
         """What prepares claims, with what an earlier process has left. Raises HwError, HostError, ConfigError."""
         from kgpu.agent.claim_edits import ClaimEdits
+        from kgpu.agent.claimed_gpus import claims_folder
         from kgpu.base.boot import boot_id
         from kgpu.dra.claim_specs import ClaimSpecs
         from kgpu.dra.preparing import Preparations
@@ -114,12 +124,12 @@ class _NodeDevices:
         edits = ClaimEdits(driver_root(options), self._latest)
         partitioner = open_partitioner(driver_root=options.root, reset=_no_reset)
         stack.push_async_callback(partitioner.close)
-        folder = Path(self._values["plugins"]) / names.DRA_GPU_DRIVER / "claims"
+        folder = claims_folder(Path(self._values["plugins"]))
         self._preparations = Preparations(
             records=ClaimRecords(folder, boot=boot_id(), report=host.decide),
             specs=ClaimSpecs(Path(self._values["cdi_root"]), edits.node, edits.driver),
             slices=SliceMaker(partitioner), sharer=_NoSharer(), read=self.read, offered=self.offered,
-            news=host.reader.changed,
+            news=host.reader.changed, taken=lambda: self.counted.taken, off=self.counted.off,
         )  # fmt: skip
         await self._preparations.start()
         return self._preparations
@@ -134,7 +144,8 @@ class _NodeDevices:
         from kgpu.dra.devices import node_devices
 
         self._seen = inventory = await self._host.reader.inventory()
-        return {device.name: device for device in node_devices(inventory, await self.rules(inventory)).devices}
+        rules = dataclasses.replace(await self.rules(inventory), taken={})  # whose it is, is told of each device
+        return {device.name: device for device in node_devices(inventory, rules).devices}
 
     async def rules(self, inventory: Inventory) -> PublishRules:
         """How an inventory is published now."""
@@ -146,12 +157,32 @@ class _NodeDevices:
         return PublishRules(
             dynamic=self._gates.dynamic_mig, monitored=self._gates.health_check, ignored_xids=self._ignored,
             made=self._preparations.made if self._preparations is not None else frozenset(),
-            pcie_roots=await beside(read_pcie_roots, root, inventory),
+            pcie_roots=await beside(read_pcie_roots, root, inventory), taken=self.counted.not_to_give(inventory),
         )  # fmt: skip
 
     def _latest(self) -> Inventory:
         assert self._seen is not None, "nothing is prepared before the GPUs were read"
         return self._seen
+
+
+def _counted(host: Host) -> CountedGpus:
+    from kgpu.agent.counted_gpus import CountedGpus
+    from kgpu.kubelet.pod_resources import PodResources
+
+    options = host.options
+    socket = options.kubelet_socket.parent.parent.joinpath(*Path(names.POD_RESOURCES_SOCKET).parts[-2:])
+    held = PodResources(socket, in_pod=options.in_pod)
+    return CountedGpus(held, host.reader.inventory, ordered=host.ordered, off=partial(host.off, NAME))
+
+
+def _lingers(options: AgentOptions) -> str:
+    """Claims that are prepared: only this role can take that back, and their pods can't end before."""
+    from kgpu.agent.claimed_gpus import claims_folder
+    from kgpu.formats.settings import resolve
+
+    values = resolve(_flags(), flags=options.overrides_of(NAME), env=options.env).values
+    count = sum(1 for _ in claims_folder(Path(values["plugins"])).glob("*.json"))
+    return f"pods still have {count} claim{'s' if count > 1 else ''}" if count else ""
 
 
 async def _no_reset(gpu: str) -> None:
@@ -175,4 +206,4 @@ def _flags() -> tuple[Any, ...]:
     return ROLE_FLAGS
 
 
-ROLE: Final = Role(NAME, _dra, aliases=("gpu-kubelet-plugin",), flags=_flags)
+ROLE: Final = Role(NAME, _dra, aliases=("gpu-kubelet-plugin",), flags=_flags, lingers=_lingers)
