@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from kgpu.hw.simulator import operate
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import NODE_NAME, LabSpec
+from tests.budget import count
 from tests.lab.real.conftest import Cluster, until
+from tests.lab.real.dra_kills import Churn
 
 GATES = ("DRAPartitionableDevices=true", "DRADeviceTaints=true", "DRAExtendedResource=true")
 CLASSES = """
@@ -230,3 +233,30 @@ def test_a_slice_is_made_for_a_claim_and_goes_with_it(dra: DraLab) -> None:
     assert not any(
         gpu["mig"]["devices"] or gpu["mig"]["enabled"] for gpu in operate.snapshot(dra.lab.hw_root)["gpus"][:7]
     )
+
+
+def test_killed_at_any_moment_it_holds_nothing_twice_and_leaves_nothing(dra: DraLab) -> None:
+    """The driver at a random moment of pods that come and go; with every tenth kill the kubelet restarts, too."""
+    kills = count(4, 200)
+    churn = Churn(dra.lab, seed=count(1, int(time.time())))
+    print(f"seed {churn.seed}")
+    dra.kill()
+    churn.templates()
+    for number in range(kills):
+        dra.start("DynamicMIG=true")
+        churn.fill()
+        churn.pause()
+        churn.end(churn.chance.randint(1, 5))
+        churn.pause()
+        churn.check()
+        dra.kill()
+        if number % 10 == 0:
+            dra.lab.kill("kubelet")
+    dra.start("DynamicMIG=true")
+    churn.settled()
+    churn.end(len(churn.alive))
+    until(lambda: dra.files() == ([], []), "no claim to be prepared")
+    gpus = operate.snapshot(dra.lab.hw_root)["gpus"][:7]
+    assert not any(gpu["mig"]["devices"] or gpu["mig"]["enabled"] for gpu in gpus)
+    assert churn.most > 2
+    print(f"{churn.made} claims, {kills} kills")
