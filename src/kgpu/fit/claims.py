@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.fit.checks import PASS, Checker, Filter, Miss, Misses, Rejection, StaticChecker
+from kgpu.fit.checks import PASS, Checker, Filter, FilterFaultError, Miss, Misses, Rejection, StaticChecker
 from kgpu.fit.model import ClaimView, PodView, Reason
 from kgpu.fit.snapshot import ClusterSnapshot, DeviceFitter, NodeState
 
@@ -54,9 +54,14 @@ class ClaimChecker(StaticChecker):
 
     def check(self, node: NodeState) -> Misses:
         # The scheduler allocates first and looks at what is allocated already afterwards.
-        if self._open and (self._fitter is None or self._fitter.missing(self._open, node)):
+        if self._open and self._fitter is None:
             return (_NO_DEVICES,)
-        return (_ELSEWHERE,) if self._away(node) else PASS
+        refusal = self._fitter.refusal(self._open, node) if self._open and self._fitter is not None else None
+        if refusal is None:
+            return (_ELSEWHERE,) if self._away(node) else PASS
+        if refusal.everywhere:
+            raise FilterFaultError(NAME, refusal.phrase)
+        return (Miss(refusal.phrase, False),)
 
     def _away(self, node: NodeState) -> list[ClaimView]:
         return [
@@ -88,6 +93,9 @@ def _prepare(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | N
     shelf = snapshot.shelf
     claims = tuple(shelf.claims[pod.namespace, entry.claim] for entry in pod.claims if entry.claim)
     for claim in claims:
+        if not claim.allocated and claim.uid in snapshot.in_flight:
+            phrase = f"resource claim {claim.namespace}/{claim.name} is in the process of being allocated"
+            return Rejection(filter=NAME, phrase=phrase, sentence=phrase, subject=claim.name)
         for request, name in claim.classes.items() if not claim.allocated else ():
             if name not in shelf.device_classes:
                 phrase = f"request {request}: device class {name} does not exist"

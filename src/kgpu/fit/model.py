@@ -241,12 +241,24 @@ class ClaimView:
     allocated: bool = False
     node_terms: tuple[NodeTerm, ...] | None = None
     classes: Mapping[str, str] = field(default_factory=dict)
+    reserved_for: tuple[str, ...] = ()
+    """The uids of the pods that may use it."""
     spec: Mapping[str, Any] = field(default_factory=dict)
     """``spec.devices`` as it is, for who allocates."""
 
     @property
     def key(self) -> Key:
         return (self.namespace, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRefusal:
+    """Why claims can't be allocated, in the scheduler's words. ``everywhere``: something is wrong with them or with a
+    slice, and the scheduler looks at no further node.
+    """
+
+    phrase: str
+    everywhere: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

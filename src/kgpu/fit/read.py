@@ -384,6 +384,7 @@ def claim(obj: Object) -> ClaimView | None:
         allocated=isinstance(allocation, dict),
         node_terms=node_terms(mapping(allocation).get("nodeSelector")),
         classes=dict(_request_classes(devices)),
+        reserved_for=tuple(text(consumer.get("uid")) for consumer in map(mapping, items(status.get("reservedFor")))),
         spec=devices,
     )
 

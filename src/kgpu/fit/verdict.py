@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.fit import claims, preempt
-from kgpu.fit.checks import Rejection
+from kgpu.fit.checks import FilterFaultError, Rejection
 from kgpu.fit.cycle import FILTERS, Cycle, FilterRefusal
 from kgpu.fit.model import NONE, PodView, Preemption
 from kgpu.fit.snapshot import ClusterSnapshot, ClusterView, NodeState
@@ -22,6 +22,7 @@ NO_NODES: Final = "no nodes available to schedule pods"
 GATED: Final = "Scheduling is blocked due to non-empty scheduling gates"
 UNSCHEDULABLE: Final = "Unschedulable"
 SCHEDULING_GATED: Final = "SchedulingGated"
+SCHEDULER_ERROR: Final = "SchedulerError"
 _OUTSIDE: Final = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 _POSITIONS: Final = {row.name: position for position, row in enumerate(FILTERS)}
 
@@ -30,7 +31,8 @@ _POSITIONS: Final = {row.name: position for position, row in enumerate(FILTERS)}
 class FitVerdict:
     """Where a pod can go. ``fits`` are node names; with none, ``message`` is the scheduler's, ``preemption`` a way out.
 
-    ``reason`` is the word in the pod's PodScheduled condition: Unschedulable, SchedulingGated, "" when it fits.
+    ``reason`` is the word in the pod's PodScheduled condition: Unschedulable, SchedulingGated, SchedulerError where a
+    filter failed, "" when it fits.
     ``gate`` says why the pod is not even tried, "" when it is. ``outside`` counts the nodes that were not looked at
     because the pod names others.
     """
@@ -69,6 +71,15 @@ def verdict(pod: PodView, cluster: ClusterView | ClusterSnapshot) -> FitVerdict:
 
 def conclude(cycle: Cycle) -> FitVerdict:
     """The verdict of a cycle that is prepared."""
+    try:
+        return _concluded(cycle)
+    except FilterFaultError as fault:
+        return FitVerdict(
+            pod=cycle.pod, nodes=len(cycle.snapshot.nodes), reason=SCHEDULER_ERROR, message=str(fault)
+        )  # fmt: skip
+
+
+def _concluded(cycle: Cycle) -> FitVerdict:
     pod, total = cycle.pod, len(cycle.snapshot.nodes)
     if cycle.rejection is not None:
         return _rejected(cycle, cycle.rejection)
@@ -139,7 +150,10 @@ def _message(total: int, phrases: str, after: str) -> str:
 
 
 def feasible(cycle: Cycle, *, enough: int, start: int = 0) -> tuple[list[str], int]:
-    """Up to ``enough`` nodes that fit, looked for from the ``start``-th on, and how many were looked at."""
+    """Up to ``enough`` nodes that fit, looked for from the ``start``-th on, and how many were looked at.
+
+    Raises FilterFaultError.
+    """
     nodes = list(cycle.candidates())
     fitting: list[str] = []
     looked = 0

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from kgpu.base.errors import LabError
+from kgpu.kube.client import connect
 from tests import budget, on_real
 from tests.lab.embedded.controllers import story_claims
 from tests.lab.embedded.controllers.real_claims import RealNamespace
+from tests.lab.embedded.scheduler import device_play
 from tests.lab.embedded.types import device_answers, device_mutants, verdicts
 
 from . import gated
 
 
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gated.Gated]:
+@contextmanager
+def own_plane(folder: Path) -> Iterator[gated.Gated]:
     try:
-        with gated.running(tmp_path_factory.mktemp("gated")) as found:
-            device_answers.prepare(found.server)
+        with gated.running(folder) as found:
             yield found
     except LabError as error:
         on_real.unavailable(error.one_line(), what="control plane")
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gated.Gated]:
+    with own_plane(tmp_path_factory.mktemp("gated")) as found:
+        device_answers.prepare(found.server)
+        yield found
 
 
 def test_the_recorded_answers_are_the_real_server_s(plane: gated.Gated) -> None:
@@ -41,6 +51,19 @@ def test_what_is_changed_at_random_is_judged_alike(plane: gated.Gated) -> None:
         if device_mutants.alike(ours) != device_mutants.alike(real):
             unlike.append((row, ours, real))
     assert unlike == []
+
+
+async def test_the_stories_of_devices_end_as_recorded(tmp_path: Path) -> None:
+    """On a control plane of its own, without the controller that finds nodes without kubelets dead."""
+    with own_plane(tmp_path) as plane:
+        plane.start_controllers("--controllers=*,-node-lifecycle-controller")
+        plane.start_scheduler()
+        api = connect(str(plane.kubeconfig))
+        try:
+            ends, wanted = await device_play.play_all(api, device_play.recorded()), device_play.recorded()
+        finally:
+            await api.close()
+    assert {name: end for name, end in ends.items() if end != wanted[name]} == {}
 
 
 async def test_the_story_of_claims_is_the_real_controller_s(plane: gated.Gated) -> None:

@@ -16,7 +16,7 @@ from kgpu.fit.devices.explain import explain
 from kgpu.fit.devices.held import HeldDevices
 from kgpu.fit.devices.model import AllocationGates, ClaimDemand, ClassRules, DeviceSlice, TakenDevice
 from kgpu.fit.devices.selector import SelectorEngine
-from kgpu.fit.model import ClaimView
+from kgpu.fit.model import ClaimView, DeviceRefusal
 from kgpu.fit.snapshot import NodeState
 
 
@@ -60,6 +60,13 @@ class AllocatingFitter:
             selectors=selectors,
             gates=gates,
         )
+
+    def refusal(self, claims: tuple[ClaimView, ...], node: NodeState) -> DeviceRefusal | None:
+        """Why kube-scheduler does not allocate the claims on the node, in its words; None when it does."""
+        outcome = self.allocate(claims, node)
+        if outcome.allocations is not None:
+            return None
+        return DeviceRefusal(outcome.words, everywhere=bool(outcome.fault) and not outcome.on_node)
 
     def missing(self, claims: tuple[ClaimView, ...], node: NodeState) -> tuple[str, ...]:
         """Sentences about what the node lacks for the claims; empty when all can be allocated there together."""
