@@ -41,6 +41,10 @@ class DeviceFitter(Protocol):
         """Why the scheduler does not allocate the claims on the node; None when all can be allocated there together."""
         ...
 
+    def preference(self, claims: tuple[ClaimView, ...], node: NodeState) -> int:
+        """How good the choices are that the claims get on the node, where they can choose: more is better."""
+        ...
+
     def missing(self, claims: tuple[ClaimView, ...], node: NodeState) -> tuple[str, ...]:
         """Sentences about what the node lacks for the claims; empty when all can be allocated there together."""
         ...
@@ -171,6 +175,8 @@ class ClusterSnapshot:
         self.schedulers: frozenset[str] | None = None
         self.fitter: DeviceFitter | None = None
         """Who judges devices for claims; without one no claim can be allocated."""
+        self.classes_offer = False
+        """Whether device classes offer extended resources (DRAExtendedResource)."""
         self.in_flight: set[str] = set()
         """The uids of claims whose allocation is decided and not yet written."""
         self._strays: dict[str, Pods] = {}

@@ -15,7 +15,7 @@ from typing import Final
 from kgpu.fit import claims, preempt
 from kgpu.fit.checks import FilterFaultError, Rejection
 from kgpu.fit.cycle import FILTERS, Cycle, FilterRefusal
-from kgpu.fit.model import NONE, PodView, Preemption
+from kgpu.fit.model import NONE, ClaimView, PodView, Preemption
 from kgpu.fit.snapshot import ClusterSnapshot, ClusterView, NodeState
 
 NO_NODES: Final = "no nodes available to schedule pods"
@@ -49,6 +49,10 @@ class FitVerdict:
     counts: Mapping[str, int] = field(default_factory=dict)
     """Nodes by phrase."""
     preemption: Preemption | None = None
+    deallocates: ClaimView | None = None
+    """The claim that the scheduler deallocates, as its devices are of no use where they are; one that it has made for
+    the pod's extended resources it deletes.
+    """
 
     @property
     def schedulable(self) -> bool:
@@ -98,15 +102,18 @@ def _concluded(cycle: Cycle) -> FitVerdict:
     if outside:
         counts[_OUTSIDE] += outside
     tried = preempt.attempt(cycle, refused)
+    kept_off = [cycle.snapshot.nodes[name] for name, refusal in refused.items() if claims.ELSEWHERE in refusal.misses]
+    freed = claims.useless(pod, (checker for _, checker in cycle.checkers), kept_off)
     return FitVerdict(
         pod=pod,
         nodes=total,
         refused=refused,
         outside=outside,
         reason=UNSCHEDULABLE,
-        message=_message(total, _histogram(counts), "" if tried.found else _ways_out(cycle, tried)),
+        message=_message(total, _histogram(counts), "" if tried.found else _ways_out(cycle, tried, freed)),
         counts=counts,
         preemption=tried.found,
+        deallocates=freed,
     )
 
 
@@ -127,15 +134,16 @@ def _refusal(cycle: Cycle, rejection: Rejection, text: str, preemption: Preempti
     )  # fmt: skip
 
 
-def _ways_out(cycle: Cycle, tried: preempt.Attempt) -> str:
+def _ways_out(cycle: Cycle, tried: preempt.Attempt, freed: ClaimView | None = None) -> str:
+    after = claims.after_failure(cycle.pod, cycle.snapshot, cycle.rejection, freed)
     if tried.ineligible:
-        return f"{claims.after_failure(cycle.pod, cycle.rejection)}, preemption: {tried.ineligible}"
+        return f"{after}, preemption: {tried.ineligible}"
     total, why = len(cycle.snapshot.nodes), tried.refusals or {}
     counts = Counter(phrase for phrases in why.values() for phrase in phrases)
     if total > len(why):
         counts[preempt.NO_HELP] += total - len(why)
     inner = _message(total, _histogram(counts), "")
-    return f"{claims.after_failure(cycle.pod, cycle.rejection)}, preemption: {inner}"
+    return f"{after}, preemption: {inner}"
 
 
 def _histogram(counts: Mapping[str, int]) -> str:

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from kgpu.base.errors import LabError
-from kgpu.kube.client import connect
 from tests import budget, on_real
 from tests.lab.embedded.controllers import story_claims
 from tests.lab.embedded.controllers.real_claims import RealNamespace
 from tests.lab.embedded.scheduler import device_play
 from tests.lab.embedded.types import device_answers, device_mutants, verdicts
 
-from . import gated
+from . import gated, record_device_stories
 
 
 @contextmanager
@@ -54,15 +53,10 @@ def test_what_is_changed_at_random_is_judged_alike(plane: gated.Gated) -> None:
 
 
 async def test_the_stories_of_devices_end_as_recorded(tmp_path: Path) -> None:
-    """On a control plane of its own, without the controller that finds nodes without kubelets dead."""
+    wanted = device_play.recorded()
     with own_plane(tmp_path) as plane:
-        plane.start_controllers("--controllers=*,-node-lifecycle-controller")
-        plane.start_scheduler()
-        api = connect(str(plane.kubeconfig))
-        try:
-            ends, wanted = await device_play.play_all(api, device_play.recorded()), device_play.recorded()
-        finally:
-            await api.close()
+        ends = await record_device_stories.play(plane, wanted)
+    assert ends.keys() == wanted.keys()
     assert {name: end for name, end in ends.items() if end != wanted[name]} == {}
 
 

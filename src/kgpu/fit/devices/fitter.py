@@ -14,9 +14,11 @@ from kgpu.fit.devices import read
 from kgpu.fit.devices.allocate import DeviceAllocator, DeviceOutcome
 from kgpu.fit.devices.explain import explain
 from kgpu.fit.devices.held import HeldDevices
-from kgpu.fit.devices.model import AllocationGates, ClaimDemand, ClassRules, DeviceSlice, TakenDevice
+from kgpu.fit.devices.model import MAX_CHOICES, AllocationGates, ClaimDemand, ClassRules, DeviceSlice, TakenDevice
+from kgpu.fit.devices.result import AllocatedClaim
 from kgpu.fit.devices.selector import SelectorEngine
 from kgpu.fit.model import ClaimView, DeviceRefusal
+from kgpu.fit.selectors import Labels
 from kgpu.fit.snapshot import NodeState
 
 
@@ -40,6 +42,9 @@ class AllocatingFitter:
             selectors=selectors,
             gates=gates,
         )
+        self._asked: tuple[ClaimView, ...] = ()
+        self._said: dict[str, tuple[Labels, DeviceOutcome]] = {}
+        """By node, with the labels that it had."""
 
     @classmethod
     def of(
@@ -68,16 +73,37 @@ class AllocatingFitter:
             return None
         return DeviceRefusal(outcome.words, everywhere=bool(outcome.fault) and not outcome.on_node)
 
+    def preference(self, claims: tuple[ClaimView, ...], node: NodeState) -> int:
+        """Points for each request that chooses: the earlier in its list the choice that is taken, the more."""
+        return sum(_points(found) for found in self.allocate(claims, node).allocations or ())
+
     def missing(self, claims: tuple[ClaimView, ...], node: NodeState) -> tuple[str, ...]:
         """Sentences about what the node lacks for the claims; empty when all can be allocated there together."""
         demands = tuple(map(_demand, claims))
-        outcome = self.allocator.allocate(demands, node.name, node.labels)
+        outcome = self.allocate(claims, node)
         return explain(self.allocator, demands, node.name, node.labels, outcome)
 
     def allocate(self, claims: tuple[ClaimView, ...], node: NodeState) -> DeviceOutcome:
-        """The devices themselves, for who binds the pod."""
-        return self.allocator.allocate(tuple(map(_demand, claims)), node.name, node.labels)
+        """The devices themselves, for who binds the pod. Asked again of the same claims it knows what it said."""
+        if self._asked != claims:
+            self._asked = claims
+            self._said.clear()
+        known = self._said.get(node.name)
+        if known is None or known[0] is not node.labels:
+            outcome = self.allocator.allocate(tuple(map(_demand, claims)), node.name, node.labels)
+            known = self._said[node.name] = node.labels, outcome
+        return known[1]
 
 
 def _demand(view: ClaimView) -> ClaimDemand:
     return read.claim_demand(view.namespace, view.name, view.spec, view.uid)
+
+
+def _points(found: AllocatedClaim) -> int:
+    taken = {device.request for device in found.devices}
+    return sum(
+        MAX_CHOICES - position
+        for request in found.claim.requests
+        for position, choice in enumerate(request.choices)
+        if f"{request.name}/{choice.name}" in taken
+    )

@@ -1,4 +1,7 @@
-"""Plays a story of devices on any cluster with a scheduler and controllers, and tells how it ended."""
+"""Plays a story of devices on any cluster with a scheduler and controllers, and tells how it ended.
+
+``python -m tests.lab.real.record_device_stories`` plays all on real programs and writes how they end.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +69,9 @@ class Player:
         resource = KINDS[obj["kind"]]
         metadata = {**obj["metadata"], **({"namespace": NAMESPACE} if resource.namespaced else {})}
         await self.api.create(resource, {**obj, "metadata": metadata})
+        if status := obj.get("status"):
+            named = {"name": name_of(obj), "namespace": NAMESPACE, "subresource": "status"}
+            await self.api.patch(resource, change={"status": status}, **named)
 
     async def node(self, name: str, extended: Object) -> None:
         """A ready node that the controllers say nothing against."""

@@ -91,6 +91,14 @@ def pod(name: str, *claims: str, on: str = "", limits: Object | None = None, **s
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": made_spec}
 
 
+def given(obj: Object, node: str, name: str) -> Object:
+    """The claim with a device of the node, before any pod has come."""
+    result = {"request": "gpu", "driver": DRIVER, "pool": node, "device": name}
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    selector = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    return {**obj, "status": {"allocation": {"devices": {"results": [result]}, "nodeSelector": selector}}}
+
+
 def gone(kind: str, name: str) -> Object:
     return {"delete": kind, "metadata": {"name": name}}
 
@@ -111,6 +119,7 @@ PARTS = [
     pieces("a", [], count=2, name="a-counters", sharedCounters=COUNTERS),
     pieces("a", [part("whole", "80Gi"), part("half-0", "40Gi"), part("half-1", "40Gi")], count=2, name="a-devices"),
 ]
+IMPLICIT = f"deviceclass.resource.kubernetes.io/{CLASS}"
 CONFIG = {"driver": DRIVER, "parameters": {"apiVersion": "example.com/v1", "kind": "GpuConfig", "sharing": "none"}}
 
 
@@ -213,7 +222,7 @@ STORIES: tuple[DeviceStory, ...] = (
         [device_class(CLASS, f"{GPU}.speed == 1"), pieces("a", FOUR), claim("c", exactly())],
         [pod("p", "c")],
     ),
-    DeviceStory("a claim that is not there", basic(), [pod("p", "c"), pod("q")]),
+    DeviceStory("a claim that is not there", basic(), [pod("p", "c"), pod("q", on="a")]),
     DeviceStory("a claim that comes later", basic(), [pod("p", "c"), claim("c", exactly())]),
     DeviceStory(
         "of a template", basic(template("t", exactly(count=3))), [pod("p", "template/t"), pod("q", "template/t")]
@@ -291,6 +300,86 @@ STORIES: tuple[DeviceStory, ...] = (
         "no node to begin with, and a pod that is too large",
         basic(claim("c", exactly())),
         [pod("p", "c", limits={"cpu": "100"}), pod("q", "c", on="b")],
+    ),
+    DeviceStory(
+        "a claim that is of no use where it is",
+        [device_class(), pieces("a", FOUR), pieces("b", FOUR), claim("c", exactly()), claim("d", exactly())],
+        [pod("p", "c", on="a"), pod("q", "d", on="a"), gone("Pod", "p"), pod("r", "c", on="b"), pod("s", "d", on="b")],
+    ),
+    DeviceStory(
+        "a claim that was allocated for nobody",
+        [
+            device_class(),
+            pieces("a", FOUR),
+            pieces("b", FOUR),
+            given(claim("c", exactly()), "a", "gpu-1"),
+            given(claim("d", exactly()), "a", "gpu-2"),
+        ],
+        [pod("p", "c", on="b"), pod("q", "d")],
+    ),
+    DeviceStory(
+        "a claim that has its devices, and one that has not",
+        [
+            device_class(),
+            pieces("net", FOUR, allNodes=True),
+            claim("c", exactly()),
+            claim("d", exactly()),
+        ],
+        [pod("p", "c", on="a"), pod("q", "c", "d"), pod("r", "c", "d", on="b")],
+    ),
+    DeviceStory(
+        "an extended resource of a class",
+        [device_class(extendedResourceName="example.com/gpu"), pieces("a", FOUR)],
+        [
+            pod("p", limits={"example.com/gpu": "3"}),
+            pod("q", limits={"example.com/gpu": "2", "cpu": "1"}),
+            gone("Pod", "p"),
+        ],
+    ),
+    DeviceStory(
+        "an extended resource by the class's name, of several containers",
+        [device_class(), pieces("a", FOUR)],
+        [
+            pod(
+                "p",
+                limits={IMPLICIT: "2", "cpu": "10m"},
+                initContainers=[
+                    {"name": "i", "image": "none", "resources": {"limits": {IMPLICIT: "1"}}},
+                    {"name": "j", "image": "none", "resources": {"limits": {IMPLICIT: "4"}}},
+                    {"name": "k", "image": "none", "resources": {"limits": {IMPLICIT: "3"}}},
+                    {
+                        "name": "s",
+                        "image": "none",
+                        "restartPolicy": "Always",
+                        "resources": {"limits": {IMPLICIT: "1"}},
+                    },
+                ],
+            )
+        ],
+    ),
+    DeviceStory(
+        "an extended resource, by a plugin here and by a class there",
+        [
+            device_class(extendedResourceName="example.com/gpu"),
+            device_class("older", extendedResourceName="example.com/gpu"),
+            pieces("a", FOUR),
+        ],
+        [
+            pod("p", on="b", limits={"example.com/gpu": "2"}),
+            pod("q", on="b", limits={"example.com/gpu": "1"}),
+            pod("r", on="a", limits={"example.com/gpu": "1"}),
+        ],
+        capacity=[("b", "example.com/gpu", "2")],
+    ),
+    DeviceStory(
+        "an extended resource whose class comes later",
+        [pieces("a", FOUR)],
+        [pod("p", limits={"example.com/gpu": "1"}), device_class(extendedResourceName="example.com/gpu")],
+    ),
+    DeviceStory(
+        "an extended resource and a claim",
+        basic(claim("c", exactly("gpu", H100, count=2)), template("t", exactly())),
+        [pod("p", "c", "template/t", limits={IMPLICIT: "1"}), pod("q", limits={IMPLICIT: "1"})],
     ),
     DeviceStory(
         "all of a constraint that forbids one",

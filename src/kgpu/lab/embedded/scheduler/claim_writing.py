@@ -8,17 +8,19 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from kgpu.base.errors import KubeError
-from kgpu.fit import PodView
+from kgpu.fit import PodView, read
 from kgpu.fit.claims import NAME
+from kgpu.fit.extended import ExtendedClaim
 from kgpu.fit.model import ClaimView
 from kgpu.formats.names import CLAIM_FINALIZER
-from kgpu.kube.port import KubeApi, KubeRefusedError, Object, version_of
+from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, Object, Patch, version_of
 from kgpu.lab.embedded.controllers.controller import refusal_text
 from kgpu.lab.embedded.controllers.kinds import RESOURCE_CLAIMS
-from kgpu.lab.embedded.scheduler.devices import ClaimGrant, claim_status
+from kgpu.lab.embedded.scheduler.devices import ClaimGrant, claim_of_extended, claim_status
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +40,36 @@ class ClaimWriter:
     def __init__(self, api: KubeApi, learn: Callable[[Object], Awaitable[None]]) -> None:
         self._api = api
         self._learn = learn
+        self._made: dict[str, ClaimView] = {}
+        """Claims for extended resources of pods that are not bound yet, by the pod's uid."""
 
     async def grant(self, pod: PodView, grants: Sequence[ClaimGrant]) -> None:
         """Write allocations and reservations. Raises ClaimWritingError; what was written before stays."""
         for grant in grants:
-            if pod.uid not in grant.claim.reserved_for:
+            if grant.extended is not None:
+                await self._make(pod, grant, grant.extended)
+            elif pod.uid not in grant.claim.reserved_for:
                 await self._retried(pod, grant)
+
+    async def _make(self, pod: PodView, grant: ClaimGrant, extended: ExtendedClaim) -> None:
+        try:
+            made = await self._api.create(RESOURCE_CLAIMS, claim_of_extended(extended, pod))
+        except KubeError as error:
+            words = f"create claim for extended resources {pod.namespace}/: {refusal_text(error)}"
+            raise ClaimWritingError(words) from error
+        view = read.claim(made)
+        assert view is not None
+        self._made[pod.uid] = view
+        await self._retried(pod, replace(grant, claim=view))
+        status = {"resourceClaimName": view.name, "requestMappings": list(extended.mappings)}
+        change = {"metadata": {"uid": pod.uid}, "status": {"extendedResourceClaimStatus": status}}
+        try:
+            await self._api.patch(
+                PODS, pod.name, change, namespace=pod.namespace, subresource="status", kind=Patch.STRATEGIC
+            )
+        except KubeError as error:
+            words = f"update pod {pod} ExtendedResourceClaimStatus: {refusal_text(error)}"
+            raise ClaimWritingError(words) from error
 
     async def _retried(self, pod: PodView, grant: ClaimGrant) -> None:
         """Once more with the claim as it is now when another has written it meanwhile."""
@@ -91,7 +117,27 @@ class ClaimWriter:
     async def take_back(self, pod: PodView, grants: Sequence[ClaimGrant]) -> None:
         """The pod is not bound after all: it no longer uses the claims, which keep their devices."""
         for grant in grants:
-            await self._changed(grant.claim, lambda status: _without(status, pod.uid))
+            if grant.extended is None:
+                await self._changed(grant.claim, lambda status: _without(status, pod.uid))
+        made = self._made.pop(pod.uid, None)
+        if made is not None:
+            await self.remove(made)
+
+    def bound(self, pod: PodView) -> None:
+        """The pod has its node: its claims are no more the scheduler's concern."""
+        self._made.pop(pod.uid, None)
+
+    async def remove(self, view: ClaimView) -> None:
+        """Delete a claim that was made for extended resources."""
+        try:
+            claim = await self._api.get(RESOURCE_CLAIMS, view.name, namespace=view.namespace)
+            if claim is None or claim["metadata"].get("uid") != view.uid:
+                return
+            left = [name for name in claim["metadata"].get("finalizers") or () if name != CLAIM_FINALIZER]
+            await self._patch(claim, {"metadata": {"finalizers": left}})
+            await self._api.delete(RESOURCE_CLAIMS, view.name, namespace=view.namespace, uid=view.uid)
+        except KubeError as error:
+            log.warning("claim %s/%s: %s", view.namespace, view.name, error.one_line())
 
     async def deallocate(self, view: ClaimView) -> None:
         """Give the claim's devices back, as it is of no use where it is."""

@@ -17,22 +17,29 @@ from kgpu.fit.devices.fitter import AllocatingFitter
 from kgpu.fit.devices.model import AllocationGates, ClassRules, DeviceSlice, TakenDevice
 from kgpu.fit.devices.result import AllocatedClaim
 from kgpu.fit.devices.selector import SelectorEngine
+from kgpu.fit.extended import ExtendedClaim, extended_ask
 from kgpu.fit.model import ClaimView, DeviceRefusal
 from kgpu.fit.snapshot import ClusterSnapshot, NodeState
+from kgpu.formats.names import EXTENDED_CLAIM_ANNOTATION
 from kgpu.kube.port import Change, Object, name_of, namespace_of
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 GATES: Final = AllocationGates(device_taints=True, partitionable_devices=True, consumable_capacity=True)
-"""As the API has them (``types/validate``), without DRADeviceBindingConditions."""
+"""As the API has them (``types/validate``), without DRADeviceBindingConditions. DRAExtendedResource is on, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimGrant:
-    """A claim that a pod is to have on its node. ``allocation`` is what it gets now, None when it has its devices."""
+    """A claim that a pod is to have on its node.
+
+    ``allocation`` is what it gets now, None when it has its devices. A claim for ``extended`` resources is still to be
+    made.
+    """
 
     claim: ClaimView
     allocation: AllocatedClaim | None = None
+    extended: ExtendedClaim | None = None
 
 
 @dataclass(slots=True)
@@ -74,6 +81,9 @@ class SchedulerDevices:
     def refusal(self, claims: tuple[ClaimView, ...], node: NodeState) -> DeviceRefusal | None:
         return self._now().refusal(claims, node)
 
+    def preference(self, claims: tuple[ClaimView, ...], node: NodeState) -> int:
+        return self._now().preference(claims, node)
+
     def missing(self, claims: tuple[ClaimView, ...], node: NodeState) -> tuple[str, ...]:
         return self._now().missing(claims, node)
 
@@ -84,6 +94,9 @@ class SchedulerDevices:
         known = [claim for claim in mine if claim is not None]
         if len(known) < len(mine):
             return None
+        ask = extended_ask(pod, self.snapshot)
+        extended = ask.on(node) if ask is not None else None
+        known += [extended.view] if extended is not None else []
         due = tuple(claim for claim in known if not claim.allocated)
         found = self._now().allocate(due, node).allocations if due else ()
         if found is None:
@@ -94,7 +107,14 @@ class SchedulerDevices:
             self.snapshot.in_flight.add(uid)
         if allocations:
             self._fitter = None
-        return tuple(ClaimGrant(claim, allocations.get(claim.uid)) for claim in known)
+        return tuple(
+            ClaimGrant(
+                claim,
+                allocations.get(claim.uid),
+                extended if extended is not None and claim is extended.view else None,
+            )
+            for claim in known
+        )
 
     def release(self, uid: str) -> None:
         """The claim has its devices by what the API says, or does not get them after all."""
@@ -137,3 +157,15 @@ def claim_status(grant: ClaimGrant, known: Mapping[str, Any], pod: PodView, new_
     if grant.allocation is not None:
         status["allocation"] = grant.allocation.to_status(new_share_id)
     return status
+
+
+def claim_of_extended(extended: ExtendedClaim, pod: PodView) -> Object:
+    """The claim to create for a pod's extended resources."""
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid, "controller": True}
+    metadata = {
+        "generateName": f"{pod.name}-extended-resources-",
+        "namespace": pod.namespace,
+        "ownerReferences": [owner],
+        "annotations": {EXTENDED_CLAIM_ANNOTATION: "true"},
+    }
+    return {"metadata": metadata, "spec": {"devices": {"requests": list(extended.requests)}}}

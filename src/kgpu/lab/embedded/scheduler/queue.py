@@ -28,6 +28,7 @@ class ClusterEvent(enum.Enum):
     POD_LABELS = "pod labels"
     VOLUME = "volume"
     CLAIM = "claim"
+    DEVICE_CLASS = "device class"
     OTHER = "other"
 
 
@@ -38,13 +39,15 @@ WAKING_EVENTS: Final[Mapping[str, frozenset[ClusterEvent]]] = {
     "TaintToleration": frozenset({ClusterEvent.NODE}),
     "NodeAffinity": frozenset({ClusterEvent.NODE}),
     "NodePorts": frozenset({ClusterEvent.NODE, ClusterEvent.POD_GONE}),
-    "NodeResourcesFit": frozenset({ClusterEvent.NODE, ClusterEvent.POD_GONE}),
+    "NodeResourcesFit": frozenset({ClusterEvent.NODE, ClusterEvent.POD_GONE, ClusterEvent.DEVICE_CLASS}),
     "VolumeRestrictions": frozenset({ClusterEvent.VOLUME, ClusterEvent.POD_GONE}),
     "VolumeBinding": frozenset({ClusterEvent.NODE, ClusterEvent.VOLUME}),
     "VolumeZone": frozenset({ClusterEvent.NODE, ClusterEvent.VOLUME}),
     "PodTopologySpread": frozenset({ClusterEvent.NODE, *_PODS}),
     "InterPodAffinity": frozenset({ClusterEvent.NODE, *_PODS}),
-    "DynamicResources": frozenset({ClusterEvent.NODE, ClusterEvent.CLAIM, ClusterEvent.POD_GONE}),
+    "DynamicResources": frozenset(
+        {ClusterEvent.NODE, ClusterEvent.CLAIM, ClusterEvent.DEVICE_CLASS, ClusterEvent.POD_GONE}
+    ),
 }
 """By filter: the events that wake the pods it refused."""
 

@@ -30,7 +30,7 @@ from kgpu.lab.embedded.scheduler.act import SchedulerWriter
 from kgpu.lab.embedded.scheduler.claim_writing import ClaimWriter, ClaimWritingError
 from kgpu.lab.embedded.scheduler.devices import ClaimGrant, SchedulerDevices, cel
 from kgpu.lab.embedded.scheduler.queue import ClusterEvent, Queue
-from kgpu.lab.embedded.scheduler.score import scores
+from kgpu.lab.embedded.scheduler.score import ScoreFaultError, scores
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _FOLLOWED: Final[tuple[tuple[Resource, ClusterEvent], ...]] = (
     (kinds.STORAGE_CLASSES, ClusterEvent.VOLUME),
     (kinds.DISRUPTION_BUDGETS, ClusterEvent.POD_GONE),
     (kinds.RESOURCE_SLICES, ClusterEvent.CLAIM),
-    (kinds.DEVICE_CLASSES, ClusterEvent.CLAIM),
+    (kinds.DEVICE_CLASSES, ClusterEvent.DEVICE_CLASS),
     (kinds.RESOURCE_CLAIMS, ClusterEvent.CLAIM),
     (NODES, ClusterEvent.NODE),
 )
@@ -71,6 +71,7 @@ class Scheduler:
         """``dice`` choose between nodes of equal score."""
         self.name = name
         self.snapshot = ClusterSnapshot()
+        self.snapshot.classes_offer = True
         self.queue = Queue()
         self._devices = self.snapshot.fitter = SchedulerDevices(self.snapshot, cel)
         self._clock = clock or SystemClock()
@@ -190,7 +191,7 @@ class Scheduler:
                     self.snapshot.drop(view)
                 else:
                     self.snapshot.put(view)
-            if event is ClusterEvent.CLAIM:
+            if event in (ClusterEvent.CLAIM, ClusterEvent.DEVICE_CLASS):
                 self._devices.follow(change, obj)
                 self._wait_for_claims()
             self._notify(event)
@@ -217,13 +218,16 @@ class Scheduler:
             node = await self._choose(cycle) if cycle is not None and cycle.rejection is None else ""
         except FilterFaultError:
             node = ""  # the verdict says so
+        except ScoreFaultError as fault:
+            self._fail(pod, str(fault))
+            return
         now = snapshot.pods.get(pod.id)
         if now is None or now.node or now.deleting:
             self.queue.remove(pod.id)
             return
         pod = now
         if node:
-            grants = self._devices.reserve(pod, snapshot.nodes[node]) if pod.claims else ()
+            grants = self._devices.reserve(pod, snapshot.nodes[node])
             if grants is None:
                 self.queue.failed(pod.id, self._clock.monotonic())
                 return
@@ -244,6 +248,14 @@ class Scheduler:
             self._spawn(self._actions.refuse(obj, fit_verdict, nominated))
         if fit_verdict.preemption is not None:
             self._spawn(self._preempt(pod, fit_verdict))
+        if (freed := fit_verdict.deallocates) is not None:
+            self._spawn(self._claims.remove(freed) if freed.extended_for else self._claims.deallocate(freed))
+
+    def _fail(self, pod: PodView, message: str) -> None:
+        """The pod is tried again after a pause, whatever happens meanwhile."""
+        self.queue.failed(pod.id, self._clock.monotonic())
+        if obj := self._objects.get(pod.id):
+            self._spawn(self._actions.refuse(obj, _fault(pod, message), ""))
 
     async def _choose(self, cycle: Cycle) -> str:
         """The best node, "" for none."""
@@ -280,6 +292,7 @@ class Scheduler:
         obj = self._objects.get(pod.id)
         if obj is not None and await self._granted(pod, obj, grants) and await self._actions.bind(obj, node):
             self.queue.done(pod.id)
+            self._claims.bound(pod)
             return
         if grants:
             await self._claims.take_back(pod, grants)
@@ -294,8 +307,7 @@ class Scheduler:
         try:
             await self._claims.grant(pod, grants)
         except ClaimWritingError as error:
-            failed = FitVerdict(pod=pod, nodes=len(self.snapshot.nodes), reason=SCHEDULER_ERROR, message=str(error))
-            await self._actions.refuse(obj, failed, "")
+            await self._actions.refuse(obj, _fault(pod, str(error)), "")
             return False
         finally:
             # What was written is known by now.
@@ -320,6 +332,10 @@ class Scheduler:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _fault(pod: PodView, message: str) -> FitVerdict:
+    return FitVerdict(pod=pod, nodes=0, reason=SCHEDULER_ERROR, message=message)
 
 
 def _worth_a_try(before: PodView, view: PodView) -> bool:
