@@ -67,16 +67,19 @@ class DeviceAllocator:
     def __post_init__(self) -> None:
         object.__setattr__(self, "index", pools.SliceIndex(self.slices))
 
-    def search(self, claims: Sequence[ClaimDemand], node: str, labels: Labels) -> DeviceSearch:
-        """A search that has not begun. Raises UnreadableSelectorError."""
+    def search(self, claims: Sequence[ClaimDemand], node: str, labels: Labels, most: int = MAX_STEPS) -> DeviceSearch:
+        """A search that has not begun, of ``max_steps`` and no more than ``most``. Raises UnreadableSelectorError."""
         found = pools.gather(self.index, node, labels, self.gates)
-        around = Surroundings(found, self.classes, self.held, self.selectors, self.gates, node, labels, self.max_steps)
+        steps = min(self.max_steps, most)
+        around = Surroundings(found, self.classes, self.held, self.selectors, self.gates, node, labels, steps)
         return DeviceSearch(around, claims)
 
-    def allocate(self, claims: Sequence[ClaimDemand], node: str, labels: Labels) -> DeviceOutcome:
-        """Devices on the node for all claims together. Never raises."""
+    def allocate(
+        self, claims: Sequence[ClaimDemand], node: str, labels: Labels, most: int = MAX_STEPS
+    ) -> DeviceOutcome:
+        """Devices on the node for all claims together, in at most ``most`` steps. Never raises."""
         try:
-            search = self.search(claims, node, labels)
+            search = self.search(claims, node, labels, most)
         except pools.UnreadableSelectorError as fault:
             return DeviceOutcome(fault=str(fault), words=f"gather pool information: {fault}")
         try:
@@ -87,8 +90,8 @@ class DeviceAllocator:
         except pools.UnreadableSelectorError as fault:
             return DeviceOutcome(fault=str(fault), words=str(fault), steps=search.steps)
         except TooManyDevicesError:
-            most = f"one claim can have {MAX_RESULTS} devices at most"
-            return DeviceOutcome(fault=most, words="allocation max size exceeded", steps=search.steps)
+            limit = f"one claim can have {MAX_RESULTS} devices at most"
+            return DeviceOutcome(fault=limit, words="allocation max size exceeded", steps=search.steps)
         except (BoundMetError, RecursionError):
             return DeviceOutcome(
                 unfinished=True, words="timed out trying to allocate devices", steps=search.steps

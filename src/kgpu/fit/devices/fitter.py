@@ -6,12 +6,13 @@ own order is that of its cache, which nobody can know.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kgpu.base.plain import mapping, text
 from kgpu.fit.devices import read
-from kgpu.fit.devices.allocate import DeviceAllocator, DeviceOutcome
+from kgpu.fit.devices.allocate import MAX_STEPS, DeviceAllocator, DeviceOutcome
 from kgpu.fit.devices.explain import explain
 from kgpu.fit.devices.held import HeldDevices
 from kgpu.fit.devices.model import MAX_CHOICES, AllocationGates, ClaimDemand, ClassRules, DeviceSlice, TakenDevice
@@ -23,7 +24,11 @@ from kgpu.fit.snapshot import NodeState
 
 
 class AllocatingFitter:
-    """Judges claims that are not allocated. ``selectors`` evaluates CEL (``kgpu.fit.devices.cel.CelSelectors``)."""
+    """Judges claims that are not allocated. ``selectors`` evaluates CEL (``kgpu.fit.devices.cel.CelSelectors``).
+
+    A search on one node takes ``max_steps`` at most, those for the same claims on all nodes together ``most``: what is
+    beyond is not known.
+    """
 
     def __init__(
         self,
@@ -33,6 +38,8 @@ class AllocatingFitter:
         taken: Iterable[TakenDevice],
         selectors: SelectorEngine,
         gates: AllocationGates | None = None,
+        max_steps: int = MAX_STEPS,
+        most: int = sys.maxsize,
     ) -> None:
         gates = gates or AllocationGates()
         self.allocator = DeviceAllocator(
@@ -41,7 +48,9 @@ class AllocatingFitter:
             held=HeldDevices.of(taken, gates),
             selectors=selectors,
             gates=gates,
+            max_steps=max_steps,
         )
+        self._most = self._left = most
         self._asked: tuple[ClaimView, ...] = ()
         self._said: dict[str, tuple[Labels, DeviceOutcome]] = {}
         """By node, with the labels that it had."""
@@ -86,11 +95,12 @@ class AllocatingFitter:
     def allocate(self, claims: tuple[ClaimView, ...], node: NodeState) -> DeviceOutcome:
         """The devices themselves, for who binds the pod. Asked again of the same claims it knows what it said."""
         if self._asked != claims:
-            self._asked = claims
+            self._asked, self._left = claims, self._most
             self._said.clear()
         known = self._said.get(node.name)
         if known is None or known[0] is not node.labels:
-            outcome = self.allocator.allocate(tuple(map(_demand, claims)), node.name, node.labels)
+            outcome = self.allocator.allocate(tuple(map(_demand, claims)), node.name, node.labels, self._left)
+            self._left -= min(outcome.steps, self._left)
             known = self._said[node.name] = node.labels, outcome
         return known[1]
 

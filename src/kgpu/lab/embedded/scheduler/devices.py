@@ -27,6 +27,9 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 GATES: Final = AllocationGates(device_taints=True, partitionable_devices=True, consumable_capacity=True)
 """As the API has them (``types/validate``), without DRADeviceBindingConditions. DRAExtendedResource is on, too."""
+_STEPS_ON_A_NODE: Final = 2000
+_STEPS: Final = 6000
+"""Of the search for one pod's devices, some 0.2 ms each, while nobody else is served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,8 @@ class SchedulerDevices:
                 taken=[device for held in (self._taken, self._granted) for some in held.values() for device in some],
                 selectors=self._selectors,
                 gates=GATES,
+                max_steps=_STEPS_ON_A_NODE,
+                most=_STEPS,
             )
         return self._fitter
 

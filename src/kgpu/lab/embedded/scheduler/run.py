@@ -11,7 +11,7 @@ import asyncio
 import datetime as dt
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.fit import ClusterSnapshot, PodView, claims, read
 from kgpu.fit.checks import FilterFaultError
 from kgpu.fit.cycle import Cycle
+from kgpu.fit.model import ClaimView
 from kgpu.fit.verdict import SCHEDULER_ERROR, FitVerdict, conclude, feasible, verdict
 from kgpu.kube.informer import Informer, Scope
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object, Resource, name_of, namespace_of
@@ -183,20 +184,37 @@ class Scheduler:
         def follow(change: Change, obj: Object) -> None:
             try:
                 views = list(read.views((obj,)))
+                if event in (ClusterEvent.CLAIM, ClusterEvent.DEVICE_CLASS):
+                    self._devices.follow(change, obj)
             except Exception:
                 log.exception("%s could not be read", name_of(obj))
                 return
+            helped: Collection[str] | None = None
             for view in views:
+                if isinstance(view, ClaimView):
+                    helped = self._helped(view, gone=change is Change.DELETED)
                 if change is Change.DELETED:
                     self.snapshot.drop(view)
                 else:
                     self.snapshot.put(view)
             if event in (ClusterEvent.CLAIM, ClusterEvent.DEVICE_CLASS):
-                self._devices.follow(change, obj)
                 self._wait_for_claims()
-            self._notify(event)
+            self._notify(event, helped)
 
         return follow
+
+    def _helped(self, claim: ClaimView, *, gone: bool) -> Collection[str] | None:
+        """The pods that a change of a claim may help: those that use it; all (None) where it gives devices back."""
+        before = self.snapshot.shelf.claims.get(claim.key)
+        if before is not None and before.allocated and (gone or not claim.allocated):
+            return None
+        if before is not None and (before.allocated, before.reserved_for) == (claim.allocated, claim.reserved_for):
+            return ()
+        return {
+            pod.id
+            for pod in self.snapshot.pods.values()
+            if pod.namespace == claim.namespace and any(entry.claim == claim.name for entry in pod.claims)
+        }
 
     def _wait_for_claims(self) -> None:
         """Queue pods that were not queued because a claim was missing."""
@@ -205,8 +223,8 @@ class Scheduler:
             if idle and pod.id not in self.queue.entries and not claims.gate(pod, self.snapshot):
                 self.queue.add(pod.id, pod.priority, self._clock.monotonic())
 
-    def _notify(self, event: ClusterEvent) -> None:
-        self.queue.notify(event, self._clock.monotonic())
+    def _notify(self, event: ClusterEvent, only: Collection[str] | None = None) -> None:
+        self.queue.notify(event, self._clock.monotonic(), only)
         self._news.set()
 
     # Deciding

@@ -168,7 +168,8 @@ def _neighbours(pod: PodView, nodes: list[NodeState], snapshot: ClusterSnapshot)
 def _choices(pod: PodView, nodes: list[NodeState], snapshot: ClusterSnapshot) -> Points:
     """Devices that come earlier in the lists of claims that choose."""
     fitter = snapshot.fitter
-    mine = [snapshot.shelf.claims[pod.namespace, entry.claim] for entry in pod.claims if entry.claim]
+    found = (snapshot.shelf.claims.get((pod.namespace, entry.claim)) for entry in pod.claims if entry.claim)
+    mine = [claim for claim in found if claim is not None]
     due = tuple(claim for claim in mine if not claim.allocated)
     made = int(bool(mine) and extended_ask(pod, snapshot) is not None)
     if 0 < len(due) + made < len(mine) + made:
