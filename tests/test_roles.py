@@ -46,6 +46,8 @@ OTHERWISE: Final = {
         "cli/dra.py": "the command's name",
         "cli/main.py": "the command's name",
         "exporter/options.py": "a value of an option",
+        "cli/operator.py": "an option of the operator",
+        "formats/names.py": "a value of a node label",
     },
     "exporter": {
         "cli/exporter.py": "the command's name",

@@ -23,6 +23,11 @@ NODE_STATE: Final = "node-state"
 that see CDI specs, as those may be among it.
 """
 
+DRA_FOLDER, DRA_SOCKETS = "dra-driver", "kubelet-plugins-registry"
+"""The volumes of the DRA driver: its own folder below the kubelet's for plugins, with its socket and what is prepared;
+and where the kubelet looks for plugins.
+"""
+
 DRIVER_VOLUMES: Final = ("host-root", "dev", "run-nvidia", "driver-install-dir", "state", "pod-resources", RUN)
 """What a role needs to open the driver, to keep state, and to obey an operation on the node's GPUs: any of them may be
 the one that tells who holds these, and what all processes have answered.
@@ -91,10 +96,11 @@ def _probe(path: str, *, period: int, failures: int) -> Object:
     }
 
 
-def host_access(paths: shape.HostFolders, user: str = "") -> tuple[list[Object], list[Object]]:
+def host_access(paths: shape.HostFolders, user: str = "", *, claims: bool = False) -> tuple[list[Object], list[Object]]:
     """The volumes and mounts of what the roles read and write on the host.
 
-    ``user`` names a process's own state folder if a node has several processes.
+    ``user`` names a process's own state folder if a node has several processes. With ``claims``, also what the DRA
+    driver needs: at the host's own paths, as the kubelet is told where its socket is.
     """
     kubelet = paths.kubelet_root
     rows = [
@@ -109,6 +115,9 @@ def host_access(paths: shape.HostFolders, user: str = "") -> tuple[list[Object],
         (MPS, paths.mps_root, MPS_CONTAINER_ROOT, CREATE, BIDIRECTIONAL),
         ("state", posixpath.join(names.STATE_DIR, user).rstrip("/"), names.STATE_DIR, CREATE, ""),
     ]
+    if claims:
+        folder, sockets = f"{kubelet}/plugins/{names.DRA_GPU_DRIVER}", f"{kubelet}/plugins_registry"
+        rows += [(DRA_FOLDER, folder, folder, CREATE, ""), (DRA_SOCKETS, sockets, sockets, CREATE, "")]
     if user:
         rows.append((NODE_STATE, names.STATE_DIR, names.NODE_STATE_DIR, CREATE, ""))
         # The engines' original configs are in one place, whichever layout has saved them.

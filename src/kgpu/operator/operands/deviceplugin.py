@@ -116,6 +116,7 @@ def _with_gds(spec: ClusterPolicySpec) -> object:
 
 SPEC: Final = OperandSpec(
     operand=BY_ROLE["deviceplugin"],
+    per_node=True,
     env=(
         Variable("PASS_DEVICE_SPECS", "true"),
         Variable("FAIL_ON_INIT_ERROR", "true"),

@@ -50,7 +50,9 @@ def _daemon_set(scene: Scene, spec: OperandSpec, pod: OperandPod) -> Object:
     policy, operand = scene.policy, spec.operand
     settings: OperandContainer | None = section(operand, policy.spec)
     paths = shape.paths(policy)
-    volumes, mounts = host_access(paths, operand.name) if pod.privileged else finder.host_access(paths)
+    volumes, mounts = (
+        host_access(paths, operand.name, claims=scene.settings.dra) if pod.privileged else finder.host_access(paths)
+    )
     folders = pod.config_folders(scene)
     mounts = [one for one in mounts if one["name"] in pod.volumes]
     mounts += [mount(folder.volume, folder.folder, read_only=True) for folder in folders]

@@ -1,0 +1,68 @@
+"""GPUs by claims, brought by the chart: a node goes from the device plugin to the DRA driver and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kgpu.formats import names
+from tests.operator.real.conftest import CHART, Object, Site
+
+PAGE = CHART.parents[1] / "docs" / "how-to" / "hand-out-gpus-by-claims.md"
+LABEL = names.ALLOCATION_LABEL
+
+
+def manifests(page: Path) -> dict[str, str]:
+    """The manifests of the page, by the name of the pod in each."""
+    blocks = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    return {re.findall(r"kind: Pod\nmetadata: {name: ([a-z-]+)}", block)[0]: block for block in blocks}
+
+
+def slices(site: Site) -> list[Object]:
+    found: list[Object] = site.get("resourceslices")["items"]
+    return found
+
+
+def devices(site: Site) -> int:
+    return sum(len(one["spec"].get("devices") or ()) for one in slices(site))
+
+
+def ran(site: Site, pod: str) -> None:
+    """The page's pod of this name runs to its end, on a GPU."""
+    manifest = manifests(PAGE)[pod]
+    site.lab.kubectl("apply", "-f", "-", stdin=manifest)
+    try:
+        site.until(lambda: site.get("pod", pod)["status"].get("phase") == "Succeeded", f"pod {pod} to end well")
+        assert "Test PASSED" in site.lab.kubectl("logs", pod)
+    finally:
+        site.lab.kubectl("delete", "-f", "-", "--force", "--grace-period=0", stdin=manifest)
+
+
+@pytest.fixture(params=["agent", "operands"])
+def installed(site: Site, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """kgpu in this layout, with the DRA driver allowed."""
+    try:
+        site.have(request.param, "dra.enabled=true")
+        yield site
+    finally:
+        site.lab.kubectl("label", "node", site.node, f"{LABEL}-")
+
+
+def test_a_node_goes_to_claims_and_back_and_the_pages_pods_run(installed: Site) -> None:
+    site = installed
+    assert slices(site) == []
+    ran(site, "by-number")
+    site.lab.kubectl("label", "node", site.node, f"{LABEL}=dra")
+    site.until(lambda: devices(site) == 8, "eight devices")
+    site.until(lambda: site.allocatable() == "0", "the device plugin to offer nothing")
+    ran(site, "by-claim")
+    ran(site, "by-number")  # DRAExtendedResource is on, and the kubelet counts no nvidia.com/gpu
+    site.until(lambda: site.policy_status().get("state") == "ready", "the ClusterPolicy to be ready")
+    assert site.conditions()["DRADriverReady"]["message"] == "1 of 1 nodes"
+    site.lab.kubectl("label", "node", site.node, f"{LABEL}-")
+    site.ready()
+    ran(site, "by-number")
+    site.until(lambda: slices(site) == [], "the kubelet to remove the slices of a driver that has gone")
