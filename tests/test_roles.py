@@ -34,7 +34,7 @@ KNOWN: Final = {
     },
     "validator": {
         "agent/role_options.py": "who waits for its results has their folder where it is to run",
-        "agent/roles/deviceplugin.py": "nothing is offered before the validator allows it",
+        "agent/host.py": "nothing is handed out before the validator allows it",
         "operator/operands/deviceplugin.py": "the same, for a device plugin in a pod of its own",
     },
 }

@@ -25,6 +25,7 @@ REFUSED: Final[dict[str, tuple[bool, Object, str]]] = {
     "a foreign label less": (False, {"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "labels"),
     "what the operator says": (False, {"metadata": {"labels": {"nvidia.com/gpu.deploy.driver": "x"}}}, "labels"),
     "where agents are": (False, {"metadata": {"labels": {"kgpu.dev/agent": "leaving"}}}, "labels"),
+    "how its GPUs are handed out": (False, {"metadata": {"labels": {"kgpu.dev/allocation": "dra"}}}, "labels"),
     "a cordon of kgpu's": (False, {"metadata": {"annotations": {"kgpu.dev/cordon": "1"}}}, "annotations"),
     "an order of the operator's": (False, {"metadata": {"annotations": {"kgpu.dev/operation": "1"}}}, "annotations"),
     "the operator's word on its slices": (

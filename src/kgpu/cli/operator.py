@@ -273,6 +273,7 @@ async def _clean_up(kubeconfig: str, namespace: str, limits: Limits) -> None:
 
 def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorSettings:
     """``OperatorSettings`` from click's parameters. Raises ConfigError."""
+    from kgpu.dra.gates import read_gates
     from kgpu.operator.model import AgentNodes, Allocation, NodeLayout, OperatorSettings, OtherPresence
 
     allocation = Allocation(_one_of(options, "allocation", "--allocation or KGPU_ALLOCATION", list(Allocation)))
@@ -282,6 +283,7 @@ def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorS
             "nodes are to hand out their GPUs by claims, and the DRA driver is switched off",
             "--allocation=dra together with --dra=true", "set --dra=true, or --allocation=device-plugin",
         )  # fmt: skip
+    read_gates(options["dra_gates"])
     return OperatorSettings(
         namespace=_needed(options, "namespace", "--namespace or OPERATOR_NAMESPACE", "the operator's own namespace"),
         image=_needed(options, "image", "--image or OPERATOR_IMAGE", "kgpu's own image"),

@@ -10,6 +10,7 @@ import pytest
 
 from kgpu.formats import names
 from tests.operator.real.conftest import CHART, Object, Site
+from tests.operator.real.picture import difference, take
 
 PAGE = CHART.parents[1] / "docs" / "how-to" / "hand-out-gpus-by-claims.md"
 LABEL = names.ALLOCATION_LABEL
@@ -66,3 +67,19 @@ def test_a_node_goes_to_claims_and_back_and_the_pages_pods_run(installed: Site) 
     site.ready()
     ran(site, "by-number")
     site.until(lambda: slices(site) == [], "the kubelet to remove the slices of a driver that has gone")
+
+
+def test_a_node_of_claims_is_as_before_once_kgpu_has_gone(clean: Site) -> None:
+    """That the kubelet takes the slices, only a kubelet can say; most of the time is its own half minute."""
+    site = clean
+    before = take(site.lab)
+    site.install("dra.enabled=true", "allocation=dra")
+    site.until(lambda: devices(site) == 8, "eight devices without a label")
+    ran(site, "by-claim")
+    site.uninstall()
+    site.until(lambda: not site.get("pods", "-n", "gpu-operator")["items"], "the last pods to go")
+    site.until(lambda: slices(site) == [], "the kubelet to remove the slices of a driver that has gone")
+    assert difference(before, take(site.lab)) == []
+    assert site.shell("find /var/lib/kubelet/plugins/gpu.nvidia.com -type f -o -type s") == ""
+    assert site.shell("ls /var/lib/kubelet/plugins_registry | grep nvidia || true") == ""
+    assert site.shell("ls /var/run/cdi | grep claim || true") == ""

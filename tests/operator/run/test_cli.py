@@ -76,6 +76,8 @@ def both(given: dict[str, Any]) -> None:
         ({"allocation": "dar"}, 'did you mean "dra"'),
         ({"allocation": "dra"}, "set --dra=true"),
         ({"dra": "maybe"}, "KGPU_DRA"),
+        ({"dra": "true", "dra_gates": "DynamicMig=true"}, 'did you mean "DynamicMIG"'),
+        ({"dra": "true", "dra_gates": "MPSSupport=true"}, "can't be turned on"),
         ({"alerts": "GPUIdel: {enabled: false}"}, 'did you mean "GPUIdle"'),
         ({"alerts": "[GPUIdle]"}, "KGPU_ALERTS"),
         ({"alerts": "{"}, "KGPU_ALERTS"),

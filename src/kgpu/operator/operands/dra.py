@@ -73,7 +73,11 @@ SPEC: Final = OperandSpec(
         _folder("plugins"),
         _folder("plugins_registry"),
     ),
-    pod=OperandPod(container="kgpu-dra-driver", volumes=(*DRIVER_VOLUMES, "cdi", NODE_STATE, DRA_FOLDER, DRA_SOCKETS)),
+    pod=OperandPod(
+        container="kgpu-dra-driver",
+        volumes=(*DRIVER_VOLUMES, "cdi", NODE_STATE, DRA_FOLDER, DRA_SOCKETS),
+        env=(Variable(names.ENV_WAIT_FOR_VALIDATION, names.VALIDATIONS_DIR),),
+    ),
     rules=lambda scene: (NODES, *(CLAIM_RULES if scene.settings.dra else ())),
     wanted=lambda view: view.settings.dra and serves_claims(view.observed),
     why_off=_why_off,
