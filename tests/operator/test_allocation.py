@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from kgpu.base.advice import Advice
@@ -15,7 +16,17 @@ from kgpu.operator.labels import deploy
 from kgpu.operator.model import Allocation, NodeLayout, ObservedCluster, OperatorSettings
 from kgpu.operator.overview import overview
 from kgpu.operator.plan import plan
-from tests.operator.world import HOST_DRIVER, SETTINGS, condition_of, healthy_node, policy, report, status_of, world
+from tests.operator.world import (
+    HOST_DRIVER,
+    SETTINGS,
+    condition_of,
+    healthy_node,
+    policy,
+    report,
+    settle,
+    status_of,
+    world,
+)  # fmt: skip
 
 LABEL: Final = names.ALLOCATION_LABEL
 PLUGIN, DRA = deploy("device-plugin"), deploy("dra-driver")
@@ -76,6 +87,40 @@ def test_a_node_that_changes_loses_the_one_as_it_gets_the_other() -> None:
     moved = dataclasses.replace(before, nodes=(dataclasses.replace(node, labels={**node.labels, LABEL: "dra"}),))
     (change,) = plan(moved, CLAIMS).nodes
     assert (change.labels.get(DRA), PLUGIN in change.labels, change.clear) == ("true", False, ())
+
+
+@pytest.mark.parametrize("settings", LAYOUTS)
+def test_a_driver_goes_on_until_its_last_claim_is_taken_back(settings: OperatorSettings) -> None:
+    """Its role says so, which is no more wanted there and waits; what it says before it knows that counts, too."""
+    apart = settings.layout is NodeLayout.OPERANDS
+    observed = with_claims(claiming(apart=apart), settings=settings)
+    node = observed.nodes[0]
+    assert node.labels[DRA] == "true"
+    seen = []
+    for state in ("running", "waiting", "waiting", "stopped"):
+        assert node.report is not None
+        roles = {**node.report.roles, "dra": agent_report.role(state, "pods still have 1 claim", "SwitchedOff")}
+        labels = {key: value for key, value in node.labels.items() if key != LABEL}
+        node = dataclasses.replace(node, labels=labels, report=msgspec.structs.replace(node.report, roles=roles))
+        observed = settle(dataclasses.replace(observed, nodes=(node,)), settings)
+        node = observed.nodes[0]
+        seen.append((node.labels.get(DRA), node.labels.get(PLUGIN)))
+        assert condition_of(plan(observed, settings), "DRADriverReady")["status"] == "True"
+        assert "SwitchedOff" not in {one.reason for one in overview(observed, settings).problems}
+    assert seen == [("leaving", "true")] * 3 + [(None, "true")]
+
+
+def test_gpus_that_claims_still_have_are_not_called_unhealthy() -> None:
+    fewer = {"cpu": "8", names.GPU_RESOURCE: "7"}
+    roles = {"dra": agent_report.role("waiting", "pods still have 1 claim")}
+    observed = with_claims(healthy_node(labels={LABEL: "dra"}, report=report(**roles), allocatable=fewer))
+    assert status_of(plan(observed, CLAIMS))["state"] == "notReady"  # the driver is wanted and waits
+    labels = {**observed.nodes[0].labels, LABEL: "device-plugin"}
+    back = settle(dataclasses.replace(observed, nodes=(dataclasses.replace(observed.nodes[0], labels=labels),)), CLAIMS)
+    assert back.nodes[0].labels[DRA] == "leaving"
+    assert status_of(plan(back, CLAIMS))["state"] == "ready"
+    sick = with_claims(healthy_node(allocatable=fewer))
+    assert condition_of(plan(sick, CLAIMS), "DevicePluginReady")["reason"] == "DevicesUnhealthy"
 
 
 def test_a_device_plugin_that_somebody_else_has_asked_for_goes_too() -> None:
@@ -183,7 +228,11 @@ def test_gates_reach_the_driver_and_the_host_folders_its_pod() -> None:
     assert env["KUBELET_REGISTRAR_DIRECTORY_PATH"] == "/var/lib/k0s/kubelet/plugins_registry"
     mounts = {one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
     assert {f"{folder}/gpu.nvidia.com", env["KUBELET_REGISTRAR_DIRECTORY_PATH"], "/var/run/cdi"} <= mounts
-    assert pod["nodeSelector"] == {DRA: "true"}
+    assert {"/var/lib/kubelet/plugins/gpu.nvidia.com"} < mounts  # where the device plugin looks for claims
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": DRA, "operator": "In", "values": ["true", "leaving"]}]
+    names_of_volumes = [one["name"] for one in pod["volumes"]]
+    assert len(names_of_volumes) == len(set(names_of_volumes))
 
 
 def test_without_the_switch_nothing_of_it_is_made() -> None:

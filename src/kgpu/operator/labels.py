@@ -25,7 +25,7 @@ from typing import Final
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import SandboxWorkloads
 from kgpu.formats.operands import FINDERS, OPERANDS
-from kgpu.operator.allocation import DEPLOYED, AllocationRules, allocators
+from kgpu.operator.allocation import DEPLOYED, AllocationRules, allocators, lingers
 from kgpu.operator.model import AgentNodes, ClusterNode, NodeLabels, NodeLayout, OperatorSettings, Policy
 
 TRUE: Final = "true"
@@ -194,7 +194,9 @@ def wanted_operands(node: ClusterNode, rules: LabelRules) -> dict[str, str]:
     mode = workload(node, rules)
     labels = dict.fromkeys(map(deploy, _OPERANDS[mode]), TRUE)
     for program in DEPLOYED.keys() - allocators(node.labels, rules.allocation):
-        labels.pop(deploy(DEPLOYED[program]), None)
+        key = deploy(DEPLOYED[program])
+        if labels.pop(key, None) and lingers(node, program):
+            labels[key] = LEAVING
     if mode == PASSTHROUGH:
         labels[deploy(_PASSTHROUGH_PLUGIN.get(rules.mode, _PASSTHROUGH_PLUGIN["kubevirt"]))] = TRUE
     if mode == CONTAINER and mig_capable(node):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kgpu.formats import names
 from tests.operator.real.conftest import CHART, Object, Site
@@ -42,6 +43,18 @@ def ran(site: Site, pod: str) -> None:
         site.lab.kubectl("delete", "-f", "-", "--force", "--grace-period=0", stdin=manifest)
 
 
+def kept(site: Site) -> str:
+    """The page's pod with a claim, which runs on; its manifest."""
+    (template, pod) = yaml.safe_load_all(manifests(PAGE)["by-claim"])
+    (container,) = pod["spec"]["containers"]
+    container |= {"image": "kgpu.dev/cuda:base", "command": ["sleep", "3600"]}
+    pod["spec"]["terminationGracePeriodSeconds"] = 0
+    manifest = yaml.safe_dump_all((template, pod))
+    site.lab.kubectl("apply", "-f", "-", stdin=manifest)
+    site.until(lambda: site.get("pod", "by-claim")["status"].get("phase") == "Running", "the pod with a claim to run")
+    return manifest
+
+
 @pytest.fixture(params=["agent", "operands"])
 def installed(site: Site, request: pytest.FixtureRequest) -> Iterator[Site]:
     """kgpu in this layout, with the DRA driver allowed."""
@@ -63,8 +76,14 @@ def test_a_node_goes_to_claims_and_back_and_the_pages_pods_run(installed: Site) 
     ran(site, "by-number")  # DRAExtendedResource is on, and the kubelet counts no nvidia.com/gpu
     site.until(lambda: site.policy_status().get("state") == "ready", "the ClusterPolicy to be ready")
     assert site.conditions()["DRADriverReady"]["message"] == "1 of 1 nodes"
+    holder = kept(site)
     site.lab.kubectl("label", "node", site.node, f"{LABEL}-")
+    site.until(lambda: site.allocatable() == "7", "the device plugin to offer what no claim has")
+    assert site.node_labels()["nvidia.com/gpu.deploy.dra-driver"] == "leaving"
+    assert "Test PASSED" in site.run_pod("beside", gpus=7)
+    site.lab.kubectl("delete", "-f", "-", "--timeout=120s", stdin=holder)  # the kubelet has to take the claim back
     site.ready()
+    site.until(lambda: "nvidia.com/gpu.deploy.dra-driver" not in site.node_labels(), "the driver to be let go")
     ran(site, "by-number")
     site.until(lambda: slices(site) == [], "the kubelet to remove the slices of a driver that has gone")
 

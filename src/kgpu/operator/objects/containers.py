@@ -116,8 +116,11 @@ def host_access(paths: shape.HostFolders, user: str = "", *, claims: bool = Fals
         ("state", posixpath.join(names.STATE_DIR, user).rstrip("/"), names.STATE_DIR, CREATE, ""),
     ]
     if claims:
-        folder, sockets = f"{kubelet}/plugins/{names.DRA_GPU_DRIVER}", f"{kubelet}/plugins_registry"
-        rows += [(DRA_FOLDER, folder, folder, CREATE, ""), (DRA_SOCKETS, sockets, sockets, CREATE, "")]
+        folder, sockets = f"plugins/{names.DRA_GPU_DRIVER}", "plugins_registry"
+        # The device plugin looks into the folder where every kubelet usually has it.
+        roots = dict.fromkeys((names.KUBELET_ROOT, kubelet))
+        rows += [(DRA_FOLDER, f"{kubelet}/{folder}", f"{root}/{folder}", CREATE, "") for root in roots]
+        rows.append((DRA_SOCKETS, f"{kubelet}/{sockets}", f"{kubelet}/{sockets}", CREATE, ""))
     if user:
         rows.append((NODE_STATE, names.STATE_DIR, names.NODE_STATE_DIR, CREATE, ""))
         # The engines' original configs are in one place, whichever layout has saved them.
@@ -127,7 +130,8 @@ def host_access(paths: shape.HostFolders, user: str = "", *, claims: bool = Fals
         # Below /run/nvidia it is in the volume run-nvidia already.
         install_dir = paths.driver_install_dir
         rows.append(("driver-install-dir", install_dir, install_dir, CREATE, HOST_TO_CONTAINER))
-    volumes = [host_volume(name, source, kind) for name, source, _, kind, _ in rows]
+    sources = {name: (source, kind) for name, source, _, kind, _ in rows}
+    volumes = [host_volume(name, source, kind) for name, (source, kind) in sources.items()]
     mounts = [
         mount(name, target, read_only=name == "host-root", propagation=propagation)
         for name, _, target, _, propagation in rows
@@ -137,6 +141,11 @@ def host_access(paths: shape.HostFolders, user: str = "", *, claims: bool = Fals
 
 def affinity(operator: str) -> Object:
     """The affinity for nodes with the agent's label (``Exists``), or for all others (``DoesNotExist``)."""
-    rows = [{"matchExpressions": [{"key": names.AGENT_NODE_LABEL, "operator": operator}]}]
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": rows}}
-    return {"affinity": {"nodeAffinity": required}}
+    return {"affinity": required_nodes(names.AGENT_NODE_LABEL, operator)}
+
+
+def required_nodes(key: str, operator: str, *values: str) -> Object:
+    """A pod's affinity for the nodes whose label ``key`` is so."""
+    expression: Object = {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}

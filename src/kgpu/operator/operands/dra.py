@@ -68,6 +68,7 @@ SPEC: Final = OperandSpec(
     operand=OPERAND,
     enabled=lambda _, settings: settings.dra,
     per_node=True,
+    lingers=True,
     env=(
         Variable("FEATURE_GATES", lambda scene: scene.settings.dra_gates or None),
         _folder("plugins"),
