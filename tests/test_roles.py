@@ -34,7 +34,7 @@ KNOWN: Final = {
     },
     "validator": {
         "agent/role_options.py": "who waits for its results has their folder where it is to run",
-        "agent/roles/deviceplugin.py": "nothing is offered before the validator allows it",
+        "agent/host.py": "nothing is handed out before the validator allows it",
         "operator/operands/deviceplugin.py": "the same, for a device plugin in a pod of its own",
     },
 }
@@ -46,6 +46,8 @@ OTHERWISE: Final = {
         "cli/dra.py": "the command's name",
         "cli/main.py": "the command's name",
         "exporter/options.py": "a value of an option",
+        "cli/operator.py": "an option of the operator",
+        "formats/names.py": "a value of a node label",
     },
     "exporter": {
         "cli/exporter.py": "the command's name",

@@ -65,6 +65,8 @@ ADDED: dict[str, Schema] = {
     "imagePullSecrets": TEXTS,
     "layout": choice("agent", "operands"),
     "agent": struct(nodes=choice("gpu", "all"), nodeSelector=LABELS),
+    "allocation": choice("device-plugin", "dra"),
+    "dra": struct(enabled=SWITCH, featureGates={"type": ["object", "null"], "additionalProperties": SWITCH}),
     "admissionPolicy": struct(enabled=SWITCH),
     "health": struct(enabled=SWITCH, config=MAP),
     "operations": struct(

@@ -124,3 +124,4 @@ def test_a_mig_manager_of_kgpu_changes_the_answer(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(stands, "provided", lambda _operand: True)
     assert "not provided" not in stands.mig(ModelOnNode(node="n1", **H100), V1)[1]
     assert "not provided" not in stands.dra(ModelOnNode(node="n1", **H100), V1)[1]
+    assert "dra.enabled" in stands.dra(ModelOnNode(node="n1", **H100), V1)[1]

@@ -15,13 +15,15 @@ KIND = "ValidatingAdmissionPolicy"
 NAME = "kgpu-agent-own-node"
 FEATURES = "kgpu-agent-own-features"
 EVENTS = "kgpu-agent-own-events"
+DEVICES = "kgpu-agent-own-devices"
 RIGHTS = "kgpu-operator-own-rights"
 ORDERS = "kgpu-node-orders"
 APPROVAL = "kgpu-operation-approval"
 RECORD = "kgpu-operation-record"
-NAMES = (NAME, FEATURES, EVENTS, RIGHTS, ORDERS, APPROVAL, RECORD)
+NAMES = (NAME, FEATURES, EVENTS, DEVICES, RIGHTS, ORDERS, APPROVAL, RECORD)
 SERVED = ("--api-versions", f"admissionregistration.k8s.io/v1/{KIND}")
 KUBERNETES = ("--kube-version", "v1.30.0")
+CLAIMS = "dra.enabled=true"
 
 
 def has(made: Made) -> bool:
@@ -30,7 +32,7 @@ def has(made: Made) -> bool:
 
 
 def test_objects_that_kubernetes_admits(chart: Chart) -> None:
-    made = chart(words=(*SERVED, *KUBERNETES))
+    made = chart(CLAIMS, words=(*SERVED, *KUBERNETES))
     for name in NAMES:
         for kind in (KIND, f"{KIND}Binding"):
             obj = made.one(kind, name)
@@ -53,9 +55,9 @@ def test_it_is_there_where_it_can_work(chart: Chart, sets, words, there) -> None
     assert has(chart(*sets, words=words)) == there
 
 
-@pytest.mark.parametrize("name", [NAME, FEATURES, EVENTS])
+@pytest.mark.parametrize("name", [NAME, FEATURES, EVENTS, DEVICES])
 def test_it_is_about_every_account_of_an_agent_and_no_other(chart: Chart, name: str) -> None:
-    spec = chart(words=(*SERVED, *KUBERNETES)).one(KIND, name)["spec"]
+    spec = chart(CLAIMS, words=(*SERVED, *KUBERNETES)).one(KIND, name)["spec"]
     (condition,) = spec["matchConditions"]
     start, _, users = condition["expression"].partition(" in ")
     assert start == "request.userInfo.username"
@@ -66,8 +68,8 @@ def test_it_is_about_every_account_of_an_agent_and_no_other(chart: Chart, name: 
 
 
 def test_it_follows_the_releases_namespace(chart: Chart) -> None:
-    made = chart(words=(*SERVED, *KUBERNETES, "--namespace", "elsewhere"))
-    accounts = (NAME, FEATURES, EVENTS, RIGHTS, ORDERS)
+    made = chart(CLAIMS, words=(*SERVED, *KUBERNETES, "--namespace", "elsewhere"))
+    accounts = (NAME, FEATURES, EVENTS, DEVICES, RIGHTS, ORDERS)
     texts = [made.one(KIND, name)["spec"]["matchConditions"][0]["expression"] for name in accounts]
     assert "system:serviceaccount:elsewhere:kgpu-agent" in texts[0]
     assert "system:serviceaccount:elsewhere:gpu-operator" in texts[NAMES.index(RIGHTS)]
@@ -76,13 +78,18 @@ def test_it_follows_the_releases_namespace(chart: Chart) -> None:
 
 
 def test_without_operations_there_is_nothing_to_approve(chart: Chart) -> None:
-    made = chart("operations.enabled=false", words=(*SERVED, *KUBERNETES))
+    made = chart(CLAIMS, "operations.enabled=false", words=(*SERVED, *KUBERNETES))
     names = {one["metadata"]["name"] for one in made.objects if one["kind"] == KIND}
     assert names == set(NAMES) - {APPROVAL, RECORD}
+
+
+def test_devices_of_nodes_are_guarded_where_there_are_claims(chart: Chart) -> None:
+    assert not chart(words=(*SERVED, *KUBERNETES)).has(KIND, DEVICES)
+    assert chart(CLAIMS, words=(*SERVED, *KUBERNETES)).has(KIND, DEVICES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_concerns_nodes_of_everybody_never_stops_a_kubelet(chart: Chart, name: str) -> None:
     """A policy that can't be evaluated refuses everything that it is about, unless it is told to ignore that."""
-    spec = chart(words=(*SERVED, *KUBERNETES)).one(KIND, name)["spec"]
+    spec = chart(CLAIMS, words=(*SERVED, *KUBERNETES)).one(KIND, name)["spec"]
     assert spec["failurePolicy"] == ("Ignore" if name == ORDERS else "Fail")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.charts.conftest import NAMESPACE, chart_in
-from tests.charts.test_admission import EVENTS, FEATURES, KIND, KUBERNETES, NAME, NAMES, RIGHTS, SERVED
+from tests.charts.test_admission import CLAIMS, DEVICES, EVENTS, FEATURES, KIND, KUBERNETES, NAME, NAMES, RIGHTS, SERVED
 from tests.lab.embedded import served
 from tests.lab.embedded.served import Server
 from tests.operator.own_node import (
@@ -17,11 +17,13 @@ from tests.operator.own_node import (
     OTHER,
     OWN_LABEL,
     REFUSED,
+    devices_of,
     event,
     feature,
     granted_feature,
     refused_events,
     refused_features,
+    refused_slices,
 )  # fmt: skip
 
 NODE = "own-node"
@@ -43,7 +45,7 @@ def made(server: Server, path: str, body: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def server(helm: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Nodes, an agent's pod, and the policies; the accounts have every right that RBAC knows."""
-    objects = chart_in(helm, tmp_path_factory.mktemp("helm"))(words=(*SERVED, *KUBERNETES))
+    objects = chart_in(helm, tmp_path_factory.mktemp("helm"))(CLAIMS, words=(*SERVED, *KUBERNETES))
     with served.running(tmp_path_factory.mktemp("api")) as found:
         made(found, "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         subjects = []
@@ -204,6 +206,35 @@ def test_an_agent_writes_events_of_its_own_node_and_counts_them_up(server: Serve
     assert (answer.code, "names no node" in answer.value["message"]) == (422, True)
     assert server.ask("PATCH", place, {"count": 3}, media=MERGE).code == 200  # who is no agent is not meant
     assert server.ask("DELETE", place).code == 200
+
+
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+@pytest.mark.parametrize("what", refused_slices(NODE))
+def test_an_agent_neither_makes_nor_changes_nor_deletes_devices_of_others(server: Server, what: str) -> None:
+    given, word = refused_slices(NODE)[what]
+    agent, place = token(server), f"{SLICES}/{given['metadata']['name']}"
+    made(server, SLICES, given)
+    for method, path, body in (
+        ("POST", f"{SLICES}?dryRun=All", {**given, "metadata": {"name": "tried"}}),
+        ("PATCH", place, {"metadata": {"labels": {"a": "b"}}}),
+        ("DELETE", place, None),
+    ):
+        answer = server.ask(method, path, body, media="application/json" if method == "POST" else MERGE, token=agent)
+        assert answer.code == 422, (method, answer.body)
+        assert f"ValidatingAdmissionPolicy '{DEVICES}'" in answer.value["message"]
+        assert word in answer.value["message"]
+    assert server.ask("DELETE", place).code == 200
+
+
+def test_an_agent_publishes_and_takes_back_the_devices_of_its_own_node(server: Server) -> None:
+    agent, own = token(server), devices_of(NODE)
+    place = f"{SLICES}/{own['metadata']['name']}"
+    assert server.ask("POST", SLICES, own, token=agent).code == 201
+    assert server.ask("PATCH", place, {"metadata": {"labels": {"a": "b"}}}, media=MERGE, token=agent).code == 200
+    assert "names no node" in server.ask("DELETE", place, token=token(server, bound=False)).value["message"]
+    assert server.ask("DELETE", place, token=agent).code == 200
 
 
 @pytest.mark.parametrize("kind", ["clusterroles", "clusterrolebindings"])

@@ -11,7 +11,7 @@ import pytest
 
 from kgpu.formats.crd.definitions import crds
 from tests.charts.conftest import NAMESPACE, chart_in
-from tests.charts.test_admission import APPROVAL, KIND, KUBERNETES, NAMES, RECORD, SERVED
+from tests.charts.test_admission import APPROVAL, CLAIMS, KIND, KUBERNETES, NAMES, RECORD, SERVED
 from tests.charts.test_admission_enforced import ACCOUNTS, ADMISSION, MERGE, made
 from tests.lab.embedded import served
 from tests.lab.embedded.served import Answer, Server
@@ -38,7 +38,7 @@ ROLES: Final = {
 @pytest.fixture(scope="module")
 def server(helm: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The policies, and accounts with the chart's roles."""
-    objects = chart_in(helm, tmp_path_factory.mktemp("helm"))(words=(*SERVED, *KUBERNETES))
+    objects = chart_in(helm, tmp_path_factory.mktemp("helm"))(CLAIMS, words=(*SERVED, *KUBERNETES))
     with served.running(tmp_path_factory.mktemp("api")) as found:
         made(found, "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         for crd in crds():

@@ -11,6 +11,7 @@ from kgpu.cli.operator import budget_of, operations_config_of
 from kgpu.formats.names import AGENT_CONFIG_MAP, AGENT_DAEMON_SET
 from kgpu.formats.operands import BY_ROLE
 from kgpu.operator.objects import rbac
+from kgpu.operator.operands import dra
 from tests.charts.conftest import CHART, NAMESPACE, Chart, Made, Object
 from tests.operator.rights import NAMESPACE_RULES, OF_EXPORTER, cluster_rules
 
@@ -74,6 +75,14 @@ def test_the_agent_may_read_pods_everywhere_only_for_the_nri_plugin(chart: Chart
     assert nri > plain
     operator = of_role(chart(), "ClusterRole", "kgpu:operator")
     assert nri - plain <= operator
+
+
+@pytest.mark.parametrize("role", ["kgpu:agent", "kgpu:operator"])
+def test_claims_are_a_right_only_where_there_can_be_any(chart: Chart, role: str) -> None:
+    without, with_claims = (of_role(made, "ClusterRole", role) for made in (chart(), chart("dra.enabled=true")))
+    added = rights(dra.CLAIM_RULES)
+    assert with_claims == without | added
+    assert added & without == (rights(OF_EXPORTER) & added if role == "kgpu:operator" else set())
 
 
 def test_the_operator_reads_events_of_nodes_and_logs_of_its_own_pods_for_evidence(chart: Chart) -> None:

@@ -326,6 +326,7 @@ async def test_a_server_that_drops_counters_gets_whole_gpus_and_a_word() -> None
     async with it.running():
         assert sorted(it.devices) == ["gpu-0", "gpu-1"]
         assert [(one.reason, one.severity.notable) for one in it.told] == [("FieldsDropped", True)]
+        assert "; DRAPartitionableDevices is off: slices that are not there yet" in str(it.states[-1][1])
         assert "DRAPartitionableDevices" in it.told[0].why
         assert it.states[-1][0]
         before = it.writes

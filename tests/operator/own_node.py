@@ -25,6 +25,7 @@ REFUSED: Final[dict[str, tuple[bool, Object, str]]] = {
     "a foreign label less": (False, {"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "labels"),
     "what the operator says": (False, {"metadata": {"labels": {"nvidia.com/gpu.deploy.driver": "x"}}}, "labels"),
     "where agents are": (False, {"metadata": {"labels": {"kgpu.dev/agent": "leaving"}}}, "labels"),
+    "how its GPUs are handed out": (False, {"metadata": {"labels": {"kgpu.dev/allocation": "dra"}}}, "labels"),
     "a cordon of kgpu's": (False, {"metadata": {"annotations": {"kgpu.dev/cordon": "1"}}}, "annotations"),
     "an order of the operator's": (False, {"metadata": {"annotations": {"kgpu.dev/operation": "1"}}}, "annotations"),
     "the operator's word on its slices": (
@@ -135,3 +136,31 @@ def refused_features(own: str) -> dict[str, tuple[Object, str]]:
 
 def granted_feature(own: str) -> Object:
     return feature(own, **{"nvidia.com/gpu.count": "8", "feature.node.kubernetes.io/x": "true"})
+
+
+def devices_of(node: str, name: str = "", *, driver: str = "gpu.nvidia.com", pool: str = "") -> Object:
+    """A ResourceSlice with no device, of ``node`` and the driver."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name or f"{node}-slice"},
+        "spec": {
+            "driver": driver,
+            "nodeName": node,
+            "pool": {"name": pool or node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [],
+        },
+    }
+
+
+def refused_slices(own: str) -> dict[str, tuple[Object, str]]:
+    """The ResourceSlices that the agent of the node ``own`` may neither write nor take away, and a word of the refusal."""
+    everywhere = devices_of(own, "everywhere")
+    del everywhere["spec"]["nodeName"]
+    everywhere["spec"]["allNodes"] = True
+    return {
+        "of another node": (devices_of(OTHER, "of-another"), "only of the Node that it runs on"),
+        "in another's pool": (devices_of(own, "in-another", pool=OTHER), "only of the Node that it runs on"),
+        "of all nodes": (everywhere, "only of the Node that it runs on"),
+        "of another driver": (devices_of(own, "of-a-driver", driver="nic.example.com"), "only as the driver"),
+    }

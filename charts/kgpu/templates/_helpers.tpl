@@ -161,3 +161,13 @@ text is made text where people leave out quotes: versions, values of environment
   resources: [poddisruptionbudgets]
   verbs: [list]
 {{- end }}
+
+{{- /* What the DRA driver asks of the API server, beside its Node. */ -}}
+{{- define "kgpu.claims" -}}
+- apiGroups: [resource.k8s.io]
+  resources: [resourceslices]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaims]
+  verbs: [get]
+{{- end }}

@@ -163,7 +163,9 @@ def _not_served(version: tuple[int, ...]) -> str:
 
 def _driver_missing(gpus: ModelOnNode) -> list[str]:
     missing = ["no DRA driver publishes these GPUs"]
-    if not provided("dra"):
+    if provided("dra"):
+        missing.append(f"kgpu's comes with the Helm value dra.enabled and the node label {names.ALLOCATION_LABEL}=dra")
+    else:
         missing.append("DRA driver: not provided by kgpu yet")
     if gpus.driver and gpus.driver[:1] < DRA_GPU_DRIVER:
         missing.append(f"NVIDIA's takes GPU driver {dotted(DRA_GPU_DRIVER)}, and this is {gpus.driver[0]}")

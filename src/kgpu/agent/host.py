@@ -4,8 +4,10 @@ report its state. A role of ``kgpu.agent.roles`` is one ``Role``, and gets a ``H
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -21,6 +23,7 @@ from kgpu.formats.config_choice import ConfigClashError, ConfigText
 from kgpu.formats.names import ENV_KERNEL_LOG, ENV_LAB_POD_ADDRESS, KERNEL_LOG, VALIDATIONS_DIR
 from kgpu.formats.simulated import state_file
 from kgpu.host.root import DriverRoot
+from kgpu.hw.port import Reader
 from kgpu.hw.verdicts import VerdictFile, verdicts_path
 from kgpu.kube.port import KubeApi
 
@@ -138,6 +141,39 @@ async def configured(host: Host, handle: RoleHandle) -> None:
         error = host.config.error
         handle.waiting("its configuration is not known yet" + (f": {error.one_line()}" if error else ""))
         await host.config.next(None)
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenGpus:
+    """A reader of those GPUs that the validator has proven, and the wait for the first of them (``Gate.opened``)."""
+
+    reader: Reader
+    opened: Callable[[Callable[[str], None]], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def behind_gate(host: Host, reader: Reader) -> AsyncIterator[ProvenGpus]:
+    """The reader of a role that hands out GPUs, behind the validator's gate. Where the options name no folder of
+    results, it is the reader as it is.
+    """
+    folder = host.options.validations_dir
+    if folder is None:
+        yield ProvenGpus(reader, _at_once)
+        return
+    from kgpu.agent.gate import Gate, GatedReader
+    from kgpu.base.boot import boot_id
+
+    gate = Gate(folder, boot=boot_id(), stopped=partial(host.stopped, "validator"))
+    async with gate.following():
+        through = GatedReader(reader, gate)
+        try:
+            yield ProvenGpus(through, partial(gate.opened, reader))
+        finally:
+            await through.close()
+
+
+async def _at_once(_waiting: Callable[[str], None]) -> None:
+    """Nothing is waited for."""
 
 
 def kernel_log(options: AgentOptions) -> Path | None:

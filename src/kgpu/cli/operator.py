@@ -20,6 +20,7 @@ from kgpu.base.suggest import did_you_mean
 from kgpu.cli._common import ExampleCommand, ExampleGroup, check_kubeconfig, log_options, run_async
 from kgpu.cli._options import help_with_variables, settled
 from kgpu.formats.names import (
+    ALLOCATION_DEVICE_PLUGIN,
     ENV_HEALTH_CONFIG,
     ENV_OPERATIONS,
     ENV_OPERATIONS_CONFIG,
@@ -65,6 +66,13 @@ RUN: Final = (
             help="Where the privileged agent runs: gpu (where there is work for it) or all (every Linux node)."),
     Setting(attr="agent_selector", flag="--agent-node-selector", envs=("KGPU_AGENT_NODE_SELECTOR",), metavar="YAML",
             help="Labels that nodes must have beside that: {pool: gpu}. Nothing privileged runs on others."),
+    Setting(attr="allocation", flag="--allocation", envs=("KGPU_ALLOCATION",), default=ALLOCATION_DEVICE_PLUGIN,
+            metavar="HOW",
+            help="How nodes without the label kgpu.dev/allocation hand out GPUs: device-plugin, or dra with --dra."),
+    Setting(attr="dra", flag="--dra", envs=("KGPU_DRA",), default="false", metavar="BOOL",
+            help="Whether nodes may hand out their GPUs by claims."),
+    Setting(attr="dra_gates", flag="--dra-feature-gates", envs=("KGPU_DRA_FEATURE_GATES",), metavar="NAME=BOOL,...",
+            help="Feature gates of the DRA driver, such as DynamicMIG=true."),
     Setting(attr="discovery", flag="--discovery", envs=("KGPU_DISCOVERY",), default="true", metavar="BOOL",
             help="Whether to find node features itself."),
     Setting(attr="other_discovery", flag="--other-discovery", envs=("KGPU_OTHER_DISCOVERY",), default="detect",
@@ -265,8 +273,17 @@ async def _clean_up(kubeconfig: str, namespace: str, limits: Limits) -> None:
 
 def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorSettings:
     """``OperatorSettings`` from click's parameters. Raises ConfigError."""
-    from kgpu.operator.model import AgentNodes, NodeLayout, OperatorSettings, OtherPresence
+    from kgpu.dra.gates import read_gates
+    from kgpu.operator.model import AgentNodes, Allocation, NodeLayout, OperatorSettings, OtherPresence
 
+    allocation = Allocation(_one_of(options, "allocation", "--allocation or KGPU_ALLOCATION", list(Allocation)))
+    dra = _bool(options, "dra", "--dra or KGPU_DRA")
+    if allocation is Allocation.DRA and not dra:
+        raise ConfigError(
+            "nodes are to hand out their GPUs by claims, and the DRA driver is switched off",
+            "--allocation=dra together with --dra=true", "set --dra=true, or --allocation=device-plugin",
+        )  # fmt: skip
+    read_gates(options["dra_gates"])
     return OperatorSettings(
         namespace=_needed(options, "namespace", "--namespace or OPERATOR_NAMESPACE", "the operator's own namespace"),
         image=_needed(options, "image", "--image or OPERATOR_IMAGE", "kgpu's own image"),
@@ -281,6 +298,9 @@ def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorS
             _one_of(options, "agent_nodes", "--agent-nodes or KGPU_AGENT_NODES", [str(nodes) for nodes in AgentNodes])
         ),
         agent_selector=_texts(options, "agent_selector", "--agent-node-selector or KGPU_AGENT_NODE_SELECTOR"),
+        allocation=allocation,
+        dra=dra,
+        dra_gates=options["dra_gates"],
         discovery=_bool(options, "discovery", "--discovery or KGPU_DISCOVERY"),
         other_discovery=OtherPresence(
             _one_of(

@@ -237,4 +237,9 @@ class SlicePublisher:
             self._ctx.on_state(False, self._slices.error)
         elif not self._stale:
             devices = sum(len(one["spec"].get("devices") or ()) for one in wanted)
-            self._ctx.on_state(True, f"{devices} devices in {len(wanted)} ResourceSlices")
+            self._ctx.on_state(True, f"{devices} devices in {len(wanted)} ResourceSlices{self._without()}")
+
+    def _without(self) -> str:
+        """What the API server drops, behind what is published."""
+        kept = {"taints": self._server.taints, "counters": self._server.counters}
+        return "".join(f"; {gate} is off: {follows}" for name, (gate, follows) in _GATES.items() if not kept[name])

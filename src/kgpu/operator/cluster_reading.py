@@ -22,7 +22,7 @@ from kgpu.kube import kinds
 from kgpu.kube.informer import Key
 from kgpu.kube.operator_namespace import operator_namespace
 from kgpu.kube.port import KubeRefusedError, Object, Selector, ServedResources, name_of, namespace_of
-from kgpu.operator.model import AgentNodes, NodeLayout, ObservedCluster, OperatorSettings, OtherPresence
+from kgpu.operator.model import AgentNodes, Allocation, NodeLayout, ObservedCluster, OperatorSettings, OtherPresence
 from kgpu.operator.other_programs import OtherPrograms
 from kgpu.operator.overview import OperatorState
 from kgpu.operator.watching import TOOLKITS, ClusterWatching, WatchedCluster, WatchedObjects, feeds
@@ -188,6 +188,9 @@ def _settings(namespace: str, deployment: Object | None) -> OperatorSettings:
         layout=layout,
         agent_nodes=AgentNodes.ALL if env.get("KGPU_AGENT_NODES") == AgentNodes.ALL else AgentNodes.GPU,
         agent_selector=_selector(env.get("KGPU_AGENT_NODE_SELECTOR", "")),
+        allocation=Allocation.DRA if env.get("KGPU_ALLOCATION") == Allocation.DRA else Allocation.DEVICE_PLUGIN,
+        dra=_on({"KGPU_DRA": "false", **env}, "KGPU_DRA"),
+        dra_gates=env.get("KGPU_DRA_FEATURE_GATES", ""),
         discovery=_on(env, "KGPU_DISCOVERY"),
         other_discovery=_other(env, "KGPU_OTHER_DISCOVERY"),
         other_operator=_other(env, "KGPU_OTHER_OPERATOR"),

@@ -25,6 +25,7 @@ from typing import Final
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import SandboxWorkloads
 from kgpu.formats.operands import FINDERS, OPERANDS
+from kgpu.operator.allocation import DEPLOYED, AllocationRules, allocators, lingers
 from kgpu.operator.model import AgentNodes, ClusterNode, NodeLabels, NodeLayout, OperatorSettings, Policy
 
 TRUE: Final = "true"
@@ -40,7 +41,7 @@ _OPERANDS: Final[Mapping[str, tuple[str, ...]]] = {
         "driver",
         "gpu-feature-discovery",
         "container-toolkit",
-        "device-plugin",
+        *DEPLOYED.values(),
         "dcgm",
         "dcgm-exporter",
         "node-status-exporter",
@@ -77,7 +78,7 @@ class LabelRules:
     """What policy and settings say about labels. ``active`` is False without a policy: then the operator's labels go.
 
     ``mig_default`` is the layout of nodes without a label, "" for none. ``agents``: one agent per node does everything;
-    ``everywhere``: it is wanted on nodes without work, too.
+    ``everywhere``: it is wanted on nodes without work, too. ``allocation``: how GPUs are handed out.
     """
 
     active: bool = False
@@ -90,9 +91,15 @@ class LabelRules:
     mig_default: str = ""
     agents: bool = False
     everywhere: bool = False
+    allocation: AllocationRules = field(default_factory=AllocationRules)
 
     @classmethod
-    def of(cls, policy: Policy | None, settings: OperatorSettings | None = None) -> LabelRules:
+    def of(
+        cls,
+        policy: Policy | None,
+        settings: OperatorSettings | None = None,
+        allocation: AllocationRules | None = None,
+    ) -> LabelRules:
         """The rules of the policy in force, None for no policy."""
         if policy is None:
             return cls()
@@ -112,6 +119,7 @@ class LabelRules:
             mig_default=spec.mig_manager.config.default if mig else "",
             agents=settings is not None and settings.layout is NodeLayout.AGENT,
             everywhere=settings is not None and settings.agent_nodes is AgentNodes.ALL,
+            allocation=allocation or AllocationRules(),
         )
 
 
@@ -185,6 +193,10 @@ def wanted_operands(node: ClusterNode, rules: LabelRules) -> dict[str, str]:
         return {}
     mode = workload(node, rules)
     labels = dict.fromkeys(map(deploy, _OPERANDS[mode]), TRUE)
+    for program in DEPLOYED.keys() - allocators(node.labels, rules.allocation):
+        key = deploy(DEPLOYED[program])
+        if labels.pop(key, None) and lingers(node, program):
+            labels[key] = LEAVING
     if mode == PASSTHROUGH:
         labels[deploy(_PASSTHROUGH_PLUGIN.get(rules.mode, _PASSTHROUGH_PLUGIN["kubevirt"]))] = TRUE
     if mode == CONTAINER and mig_capable(node):

@@ -57,6 +57,13 @@ class AgentNodes(enum.StrEnum):
     ALL = "all"
 
 
+class Allocation(enum.StrEnum):
+    """How a node's GPUs are handed out: as counted resources, or as devices of claims."""
+
+    DEVICE_PLUGIN = names.ALLOCATION_DEVICE_PLUGIN
+    DRA = names.ALLOCATION_DRA
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Monitoring:
     """What is made for Prometheus and Grafana: alert rules, dashboards in ConfigMaps, and how exporters are scraped.
@@ -85,6 +92,12 @@ class OperatorSettings:
     """Where the privileged agent runs in the layout ``agent`` (``agent.nodes``)."""
     agent_selector: Mapping[str, str] = field(default_factory=dict)
     """Further labels that such a node must have; on others nothing privileged runs, whatever GPUs they have."""
+    dra: bool = False
+    """Whether nodes may hand out their GPUs by claims (Helm value ``dra.enabled``)."""
+    dra_gates: str = ""
+    """Feature gates of the DRA driver, as ``NAME=true,...`` (``dra.featureGates``)."""
+    allocation: Allocation = Allocation.DEVICE_PLUGIN
+    """How a node without the label ``kgpu.dev/allocation`` hands out its GPUs (``allocation``)."""
     discovery: bool = True
     """The built-in node feature discovery (Helm value ``nfd.enabled``); it adds no labels where another one works."""
     other_discovery: OtherPresence = OtherPresence.DETECT

@@ -85,14 +85,14 @@ class OperandSpec:
 
     ``enabled`` says whether a policy asks for it, in place of ``enabled`` in its section. ``where`` is a further Node
     label that has to be ``true``, "" for none: on other nodes there is nothing for it to do. With ``per_node`` its own
-    label is only on nodes that can have it. ``env`` is what the replaced operator would give the program of the same
-    name; ``files`` are variables with the path of a file that has what a key of a ConfigMap has, for the agent; a pod
-    of its own mounts these. ``env_blocks`` are blocks of its section with an ``env`` of their own. ``instead_of_args``
-    says what to set where the replaced container gave ``args`` to a shell; ``idle_args`` finds those that change
-    nothing. ``rules`` are its account's rights in all namespaces; in the operator's it reads the agents' ConfigMap and
-    ``config_maps``, those that the policy names for it. ``shared`` are objects of both layouts, ``objects`` stand
-    beside its pods, ``metrics`` are how Prometheus finds its metrics; ``made_by`` makes all objects of an operand that
-    is no role of the agent.
+    label is only on nodes that can have it. One that ``lingers`` has its pod also where that label is ``leaving``.
+    ``env`` is what the replaced operator would give the program of the same name; ``files`` are variables with the path
+    of a file that has what a key of a ConfigMap has, for the agent; a pod of its own mounts these. ``env_blocks`` are
+    blocks of its section with an ``env`` of their own. ``instead_of_args`` says what to set where the replaced
+    container gave ``args`` to a shell; ``idle_args`` finds those that change nothing. ``rules`` are its account's
+    rights in all namespaces; in the operator's it reads the agents' ConfigMap and ``config_maps``, those that the
+    policy names for it. ``shared`` are objects of both layouts, ``objects`` stand beside its pods, ``metrics`` are how
+    Prometheus finds its metrics; ``made_by`` makes all objects of an operand that is no role of the agent.
 
     ``check`` judges it on one node, ``general`` for the whole cluster. ``wanted``, ``why_off``, ``missed`` and
     ``verdict`` replace the common rules: whether it is judged, the note where it isn't, what is wrong all the same, and
@@ -103,6 +103,7 @@ class OperandSpec:
     enabled: Callable[[Policy, OperatorSettings], bool] | None = None
     where: Callable[[Policy], str] = lambda _: ""
     per_node: bool = False
+    lingers: bool = False
     env: tuple[Variable, ...] = ()
     env_blocks: tuple[str, ...] = ()
     files: Callable[[Scene], Mapping[str, ConfigKey]] = lambda _: {}

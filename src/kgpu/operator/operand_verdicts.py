@@ -11,6 +11,7 @@ from dataclasses import replace
 from kgpu.base.errors import UserError
 from kgpu.formats import names
 from kgpu.formats.operands import OPERANDS, Operand
+from kgpu.operator.allocation import LEAVING
 from kgpu.operator.causes import CauseView, unrendered
 from kgpu.operator.checks import refused_causes
 from kgpu.operator.labels import CONTAINER, TRUE, LabelRules, deploy, opted_out, workload
@@ -96,7 +97,7 @@ def _expected(spec: OperandSpec, where: str, nodes: list[ClusterNode]) -> tuple[
     wanted, off = [], []
     for node in nodes:
         value = node.labels.get(key, "")
-        if (where and node.labels.get(where) != TRUE) or (spec.per_node and not value):
+        if (where and node.labels.get(where) != TRUE) or (spec.per_node and value in ("", LEAVING)):
             continue
         if value == TRUE or names.PAUSED_FOR_DRIVER_UPGRADE in value or value == names.PRE_INSTALLED:
             wanted.append(node)

@@ -15,6 +15,7 @@ from kgpu.base.plain import mapping
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import Cdi
 from kgpu.operator import driver_moves, upgrade_marks, versions
+from kgpu.operator.allocation import allocation_rules
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.drivers import Assignment, assign
 from kgpu.operator.labels import NO_MARKS, LabelRules, applied, has_agent, is_gpu, label_plan
@@ -52,7 +53,7 @@ class Survey:
 
 def labelled(observed: ObservedCluster, policy: Policy | None, settings: OperatorSettings) -> LabelledCluster:
     """Plan the labels of Nodes, under this policy or without one, and apply them. Nodes are sorted by name."""
-    rules = LabelRules.of(policy, settings)
+    rules = LabelRules.of(policy, settings, allocation_rules(settings, observed))
     assignment = Assignment()
     if rules.driver_crd:
         assignment = assign(observed.drivers, (node for node in observed.nodes if is_gpu(node)))

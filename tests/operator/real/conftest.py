@@ -28,6 +28,8 @@ DEADLINE_S = 300.0
 CHART = Path(__file__).resolve().parents[3] / "charts" / "kgpu"
 NAMESPACE = "gpu-operator"
 RELEASE = "kgpu"
+GATES = ("DRAExtendedResource=true",)
+"""On beside those that are on anyway: pods that ask for nvidia.com/gpu get it by claims, too."""
 # Kinds that tests look at until something has happened: a kubectl for each look would leave no processor to what happens.
 PATHS = {
     "clusterpolicy": "/apis/nvidia.com/v1/clusterpolicies",
@@ -234,9 +236,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     except LabError as error:
         on_real.unavailable(error.one_line())
     folder = tmp_path_factory.mktemp("operator")
-    lab = RealLab(
-        LabSpec(name=f"operator-{os.getpid()}", agent=False, audit=True), folder=folder / "lab", progress=progress
-    )
+    spec = LabSpec(name=f"operator-{os.getpid()}", agent=False, audit=True, feature_gates=GATES)
+    lab = RealLab(spec, folder=folder / "lab", progress=progress)
     try:
         lab.up()
         bootstrap.import_archive(lab, kgpu_image.ensure_image(progress))

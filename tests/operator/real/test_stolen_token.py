@@ -48,7 +48,10 @@ FEATURES_PUBLISHED: Final = {
 }
 """Where node feature discovery's kind is."""
 POD_LABELS: Final = {f"{verb} /pods in {place}" for verb in ("get", "list", "watch") for place in NAMESPACES}
-CLAIMS: Final = {f"{verb} resource.k8s.io/resourceslices" for verb in ("list", "watch")}
+CLAIMS: Final = {
+    *(f"{verb} resource.k8s.io/resourceslices" for verb in ("get", "list", "watch", "create", "patch", "delete")),
+    *(f"get resource.k8s.io/resourceclaims in {place}" for place in NAMESPACES),
+}
 POD_ACCOUNTS: Final = {f"get /pods in {place}" for place in NAMESPACES}
 """For the NRI plugin."""
 
@@ -59,7 +62,7 @@ CONFIGS: Final = {
 OPTIONS: Final = (
     "cdi.nriPluginEnabled=true", "devicePlugin.config.name=plugin-configs", "dcgmExporter.config.name=counters",
     "dcgmExporter.enablePodLabels=true", "nodeStatusExporter.enabled=true",
-    "dcgmExporter.env[0].name=KUBERNETES_ENABLE_DRA", "dcgmExporter.env[0].value=true",
+    "dcgmExporter.env[0].name=KUBERNETES_ENABLE_DRA", "dcgmExporter.env[0].value=true", "dra.enabled=true",
 )  # fmt: skip
 """What adds a right, as tests/charts/test_account_rights.py has it."""
 

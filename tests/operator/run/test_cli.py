@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from kgpu.base.errors import ConfigError
 from kgpu.cli import main
 from kgpu.cli import operator as command
-from kgpu.operator.model import NodeLayout
+from kgpu.operator.model import Allocation, NodeLayout
 
 GIVEN: dict[str, Any] = {
     **{row.attr: row.default for row in command.RUN},
@@ -45,6 +45,13 @@ def test_monitoring_and_health_of_flags_and_environment() -> None:
     assert "GPUNodeIdle" in names
 
 
+def test_allocation_of_flags_and_environment() -> None:
+    told = command.settings_of({**GIVEN, "allocation": "dra", "dra": "true", "dra_gates": "DynamicMIG=true"}, {})
+    assert (told.allocation, told.dra, told.dra_gates) == (Allocation.DRA, True, "DynamicMIG=true")
+    usual = command.settings_of(GIVEN, {})
+    assert (usual.allocation, usual.dra, usual.dra_gates) == (Allocation.DEVICE_PLUGIN, False, "")
+
+
 def test_options_of_flags_and_environment() -> None:
     options = command.options_of({**GIVEN, "renew_deadline": "20s"}, {"POD_NAME": "op-1"})
     assert (options.lease_times.duration, options.lease_times.deadline) == (25.0, 20.0)
@@ -66,6 +73,11 @@ def both(given: dict[str, Any]) -> None:
         ({"image": ""}, "OPERATOR_IMAGE"),
         ({"layout": "agents"}, 'did you mean "agent"'),
         ({"discovery": "maybe"}, "KGPU_DISCOVERY"),
+        ({"allocation": "dar"}, 'did you mean "dra"'),
+        ({"allocation": "dra"}, "set --dra=true"),
+        ({"dra": "maybe"}, "KGPU_DRA"),
+        ({"dra": "true", "dra_gates": "DynamicMig=true"}, 'did you mean "DynamicMIG"'),
+        ({"dra": "true", "dra_gates": "MPSSupport=true"}, "can't be turned on"),
         ({"alerts": "GPUIdel: {enabled: false}"}, 'did you mean "GPUIdle"'),
         ({"alerts": "[GPUIdle]"}, "KGPU_ALERTS"),
         ({"alerts": "{"}, "KGPU_ALERTS"),

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kgpu.agent.host import Closing, Host, Role, configured, verdicts
+from kgpu.agent.host import Closing, Host, Role, behind_gate, configured, verdicts
 from kgpu.agent.host_files import HostFiles
 from kgpu.agent.options import AgentOptions
 from kgpu.base.supervise import RoleHandle
 from kgpu.formats.config_choice import ConfigText
-from kgpu.hw.port import Reader
 
 if TYPE_CHECKING:
     from kgpu.agent.plugin_specs import PluginSpecs
@@ -41,12 +39,13 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
 
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(contextlib.aclosing(Closing(view)))
-        reader = await stack.enter_async_context(_behind_gate(host, handle, view))
+        proven = await stack.enter_async_context(behind_gate(host, view))
+        await proven.opened(handle.waiting)
         stack.callback(host.offered.clear)
         write, changes = _specs(options, host.files)
         plugin = run(
             DevicePluginContext(
-                reader=reader,
+                reader=proven.reader,
                 config=host.config,
                 report=host.decide,
                 state_dir=options.state_dir,
@@ -87,26 +86,6 @@ def _specs(options: AgentOptions, files: HostFiles | None) -> tuple[CdiWriter, C
             yield change
 
     return write, changes
-
-
-@contextlib.asynccontextmanager
-async def _behind_gate(host: Host, handle: RoleHandle, reader: Reader) -> AsyncIterator[Any]:
-    """The device plugin's reader; waits for the validator first, if the options say so."""
-    folder = host.options.validations_dir
-    if folder is None:
-        yield reader
-        return
-    from kgpu.agent.gate import Gate, GatedReader
-    from kgpu.base.boot import boot_id
-
-    gate = Gate(folder, boot=boot_id(), stopped=partial(host.stopped, "validator"))
-    async with gate.following():
-        await gate.opened(reader, handle.waiting)
-        through = GatedReader(reader, gate)
-        try:
-            yield through
-        finally:
-            await through.close()
 
 
 def _flags() -> tuple[Any, ...]:

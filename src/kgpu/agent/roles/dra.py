@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kgpu.agent.host import DEVICE_PLUGIN, Closing, Host, Role, driver_root, verdicts
+from kgpu.agent.host import DEVICE_PLUGIN, Closing, Host, ProvenGpus, Role, behind_gate, driver_root, verdicts
 from kgpu.agent.options import AgentOptions
 from kgpu.base.errors import ConfigError
 from kgpu.base.supervise import RoleHandle
@@ -52,8 +52,11 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(contextlib.aclosing(Closing(view)))
         preparations = await node.open(stack)
+        proven = await stack.enter_async_context(behind_gate(host, view))
+        # A slice that is made for a claim is used before anybody could prove it.
+        reader = view if gates.dynamic_mig else proven.reader
         publisher = SlicePublisher(SlicesContext(
-            api=host.api(), server=server_api, node=options.node_name, reader=view, rules=node.rules,
+            api=host.api(), server=server_api, node=options.node_name, reader=reader, rules=node.rules,
             report=host.decide, verdicts=verdicts(options), on_state=handle.report,
         ))  # fmt: skip
         claims = NodeClaims(
@@ -65,20 +68,23 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
         )
         stack.push_async_callback(server.close)
         await server.start()
-        slices = _published(publisher, server, node.counted, handle)
+        slices = _published(publisher, server, node.counted, proven, handle)
         counted = node.counted.run(publisher.changed)
         async with running(dra_slices=slices, dra_sockets=server.run(), dra_ledger=counted) as tasks:
             await first_end(tasks)
 
 
 async def _published(
-    publisher: SlicePublisher, server: DraPluginServer, counted: CountedGpus, handle: RoleHandle
+    publisher: SlicePublisher, server: DraPluginServer, counted: CountedGpus, proven: ProvenGpus, handle: RoleHandle
 ) -> None:
-    """Publish once the kubelet has the driver: a pod that comes before waits a minute until it is tried again."""
+    """Publish once a GPU is proven, and the kubelet has the driver: a pod that comes before waits a minute until it is
+    tried again.
+    """
     handle.waiting("the kubelet has not taken the driver yet")
     await server.registered.wait()
     handle.waiting("the kubelet does not say yet which GPUs pods have by counted resources")
     await counted.known.wait()
+    await proven.opened(handle.waiting)
     await publisher.run()
 
 
@@ -206,4 +212,11 @@ def _flags() -> tuple[Any, ...]:
     return ROLE_FLAGS
 
 
-ROLE: Final = Role(NAME, _dra, aliases=("gpu-kubelet-plugin",), flags=_flags, lingers=_lingers)
+ROLE: Final = Role(
+    NAME,
+    _dra,
+    aliases=("gpu-kubelet-plugin",),
+    flags=_flags,
+    orders=("validations_dir",),
+    lingers=_lingers,
+)

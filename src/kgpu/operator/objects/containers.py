@@ -23,6 +23,11 @@ NODE_STATE: Final = "node-state"
 that see CDI specs, as those may be among it.
 """
 
+DRA_FOLDER, DRA_SOCKETS = "dra-driver", "kubelet-plugins-registry"
+"""The volumes of the DRA driver: its own folder below the kubelet's for plugins, with its socket and what is prepared;
+and where the kubelet looks for plugins.
+"""
+
 DRIVER_VOLUMES: Final = ("host-root", "dev", "run-nvidia", "driver-install-dir", "state", "pod-resources", RUN)
 """What a role needs to open the driver, to keep state, and to obey an operation on the node's GPUs: any of them may be
 the one that tells who holds these, and what all processes have answered.
@@ -91,10 +96,11 @@ def _probe(path: str, *, period: int, failures: int) -> Object:
     }
 
 
-def host_access(paths: shape.HostFolders, user: str = "") -> tuple[list[Object], list[Object]]:
+def host_access(paths: shape.HostFolders, user: str = "", *, claims: bool = False) -> tuple[list[Object], list[Object]]:
     """The volumes and mounts of what the roles read and write on the host.
 
-    ``user`` names a process's own state folder if a node has several processes.
+    ``user`` names a process's own state folder if a node has several processes. With ``claims``, also what the DRA
+    driver needs: at the host's own paths, as the kubelet is told where its socket is.
     """
     kubelet = paths.kubelet_root
     rows = [
@@ -109,6 +115,12 @@ def host_access(paths: shape.HostFolders, user: str = "") -> tuple[list[Object],
         (MPS, paths.mps_root, MPS_CONTAINER_ROOT, CREATE, BIDIRECTIONAL),
         ("state", posixpath.join(names.STATE_DIR, user).rstrip("/"), names.STATE_DIR, CREATE, ""),
     ]
+    if claims:
+        folder, sockets = f"plugins/{names.DRA_GPU_DRIVER}", "plugins_registry"
+        # The device plugin looks into the folder where every kubelet usually has it.
+        roots = dict.fromkeys((names.KUBELET_ROOT, kubelet))
+        rows += [(DRA_FOLDER, f"{kubelet}/{folder}", f"{root}/{folder}", CREATE, "") for root in roots]
+        rows.append((DRA_SOCKETS, f"{kubelet}/{sockets}", f"{kubelet}/{sockets}", CREATE, ""))
     if user:
         rows.append((NODE_STATE, names.STATE_DIR, names.NODE_STATE_DIR, CREATE, ""))
         # The engines' original configs are in one place, whichever layout has saved them.
@@ -118,7 +130,8 @@ def host_access(paths: shape.HostFolders, user: str = "") -> tuple[list[Object],
         # Below /run/nvidia it is in the volume run-nvidia already.
         install_dir = paths.driver_install_dir
         rows.append(("driver-install-dir", install_dir, install_dir, CREATE, HOST_TO_CONTAINER))
-    volumes = [host_volume(name, source, kind) for name, source, _, kind, _ in rows]
+    sources = {name: (source, kind) for name, source, _, kind, _ in rows}
+    volumes = [host_volume(name, source, kind) for name, (source, kind) in sources.items()]
     mounts = [
         mount(name, target, read_only=name == "host-root", propagation=propagation)
         for name, _, target, _, propagation in rows
@@ -128,6 +141,11 @@ def host_access(paths: shape.HostFolders, user: str = "") -> tuple[list[Object],
 
 def affinity(operator: str) -> Object:
     """The affinity for nodes with the agent's label (``Exists``), or for all others (``DoesNotExist``)."""
-    rows = [{"matchExpressions": [{"key": names.AGENT_NODE_LABEL, "operator": operator}]}]
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": rows}}
-    return {"affinity": {"nodeAffinity": required}}
+    return {"affinity": required_nodes(names.AGENT_NODE_LABEL, operator)}
+
+
+def required_nodes(key: str, operator: str, *values: str) -> Object:
+    """A pod's affinity for the nodes whose label ``key`` is so."""
+    expression: Object = {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}

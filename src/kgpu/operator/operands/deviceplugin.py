@@ -8,13 +8,14 @@ from kgpu.base.suggest import did_you_mean
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.operands import BY_ROLE, Operand
+from kgpu.operator.allocation import DEPLOYED, LEAVING
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.checks import role_cause
 from kgpu.operator.injection import mig_strategy, when, with_cdi
 from kgpu.operator.labels import TRUE, deploy
-from kgpu.operator.model import ClusterNode
+from kgpu.operator.model import Allocation, ClusterNode
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.containers import DRIVER_VOLUMES, MPS, NODE_STATE
+from kgpu.operator.objects.containers import DRA_FOLDER, DRIVER_VOLUMES, MPS, NODE_STATE
 from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable
 
 VALIDATOR: Final = BY_ROLE["validator"]
@@ -22,7 +23,7 @@ VALIDATOR: Final = BY_ROLE["validator"]
 
 def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
     cause = config_key(view, node) or role_cause(view, operand, node)
-    if cause is not None:
+    if cause is not None or _has_claims(node):
         return cause
     short = [
         f"{name}: {node.allocatable.get(name, 0)} of {count} allocatable"
@@ -45,6 +46,11 @@ def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None
     if not any(node.allocatable.values()):
         return Cause(reason="NotOfferedYet", what="the kubelet offers no GPU yet", passing=True)
     return None
+
+
+def _has_claims(node: ClusterNode) -> bool:
+    """Whether pods still have GPUs of this node by claims, from before: these are withdrawn, and well."""
+    return node.labels.get(deploy(DEPLOYED[Allocation.DRA])) == LEAVING
 
 
 def _is_being_checked(node: ClusterNode) -> bool:
@@ -116,6 +122,7 @@ def _with_gds(spec: ClusterPolicySpec) -> object:
 
 SPEC: Final = OperandSpec(
     operand=BY_ROLE["deviceplugin"],
+    per_node=True,
     env=(
         Variable("PASS_DEVICE_SPECS", "true"),
         Variable("FAIL_ON_INIT_ERROR", "true"),
@@ -131,7 +138,7 @@ SPEC: Final = OperandSpec(
     ),
     pod=OperandPod(
         container="nvidia-device-plugin",
-        volumes=(*DRIVER_VOLUMES, "device-plugins", "cdi", NODE_STATE, MPS),
+        volumes=(*DRIVER_VOLUMES, "device-plugins", "cdi", NODE_STATE, MPS, DRA_FOLDER),
         env=(Variable(names.ENV_WAIT_FOR_VALIDATION, names.VALIDATIONS_DIR),),
     ),
     config_maps=config_maps,

@@ -25,6 +25,7 @@ def _where(policy: Policy) -> str:
 SPEC: Final = OperandSpec(
     operand=BY_ROLE["mps"],
     where=_where,
+    per_node=True,
     env=(Variable("MPS_ROOT", mps_root), Variable("MIG_STRATEGY", mig_strategy)),
     pod=OperandPod(
         container="mps-control-daemon-ctr",

@@ -61,7 +61,7 @@ def _daemon_set(scene: Scene) -> Object:
     daemonsets = scene.policy.spec.daemonsets
     paths = shape.paths(scene.policy)
     app = {"app": names.AGENT_DAEMON_SET}
-    volumes, mounts = host_access(paths)
+    volumes, mounts = host_access(paths, claims=scene.settings.dra)
     spec = shape.pod_spec(daemonsets, account=names.AGENT_DAEMON_SET)
     spec["tolerations"] = shape.tolerations(daemonsets, shape.GPU_TOLERATION, shape.CONTROL_PLANE_TOLERATION)
     spec |= {

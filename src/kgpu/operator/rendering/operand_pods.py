@@ -14,10 +14,11 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.formats import names
 from kgpu.formats.crd.common import Component, OperandContainer
 from kgpu.formats.operands import Operand
+from kgpu.operator.allocation import LEAVING
 from kgpu.operator.model import NodeLayout, Object, Policy
 from kgpu.operator.objects import finder, images, openshift, shape
 from kgpu.operator.objects.common import Scene, env_list, manifest_of, mount
-from kgpu.operator.objects.containers import affinity, agent_container, host_access
+from kgpu.operator.objects.containers import affinity, agent_container, host_access, required_nodes
 from kgpu.operator.objects.rbac import account
 from kgpu.operator.operand_args import role_args
 from kgpu.operator.operand_env import check_env, role_env, section, variables
@@ -50,7 +51,9 @@ def _daemon_set(scene: Scene, spec: OperandSpec, pod: OperandPod) -> Object:
     policy, operand = scene.policy, spec.operand
     settings: OperandContainer | None = section(operand, policy.spec)
     paths = shape.paths(policy)
-    volumes, mounts = host_access(paths, operand.name) if pod.privileged else finder.host_access(paths)
+    volumes, mounts = (
+        host_access(paths, operand.name, claims=scene.settings.dra) if pod.privileged else finder.host_access(paths)
+    )
     folders = pod.config_folders(scene)
     mounts = [one for one in mounts if one["name"] in pod.volumes]
     mounts += [mount(folder.volume, folder.folder, read_only=True) for folder in folders]
@@ -65,6 +68,8 @@ def _daemon_set(scene: Scene, spec: OperandSpec, pod: OperandPod) -> Object:
     }
     if not operand.deploy:
         pod_spec |= _everywhere(scene)
+    if spec.lingers:
+        pod_spec |= {"affinity": required_nodes(f"{names.LABEL_DEPLOY_PREFIX}{operand.deploy}", "In", "true", LEAVING)}
     if not pod.privileged:
         pod_spec["securityContext"] = pod_spec.get("securityContext", {}) | finder.POD_SECURITY
     secrets = dict.fromkeys(scene.settings.image_pull_secrets)
@@ -128,7 +133,7 @@ def _roles(scene: Scene, spec: OperandSpec) -> str:
 def _selector(spec: OperandSpec, policy: Policy) -> dict[str, str]:
     where = spec.where(policy)
     needed = {where: "true"} if where else {}
-    if spec.operand.deploy:
+    if spec.operand.deploy and not spec.lingers:
         return {f"{names.LABEL_DEPLOY_PREFIX}{spec.operand.deploy}": "true", **needed}
     return {names.OS_LABEL: "linux", **needed}
 

@@ -18,6 +18,7 @@ from kgpu.operator.operand_env import check_env
 from kgpu.operator.operand_spec import OperandSpec
 from kgpu.operator.operands import SPECS, is_enabled
 from kgpu.operator.rendering import agent, ignored, operand_pods, runtime_classes
+from kgpu.operator.rendering.allocations import allocations
 
 AGENT: Final = "agent"
 """The name under which an error in the agent's DaemonSet is reported."""
@@ -126,6 +127,7 @@ def _advice(scene: Scene) -> Iterator[Advice]:
     )
     yield from dict.fromkeys(advice for advice in images if advice is not None)  # two operands may share a section
     yield from ignored.ignored(scene)
+    yield from allocations(scene)
     yield from toolkit_state.advice(scene)
     if (absent := monitoring.missing(scene)) is not None:
         yield absent

@@ -1,0 +1,104 @@
+"""GPUs by claims, brought by the chart: a node goes from the device plugin to the DRA driver and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kgpu.formats import names
+from tests.operator.real.conftest import CHART, Object, Site
+from tests.operator.real.picture import difference, take
+
+PAGE = CHART.parents[1] / "docs" / "how-to" / "hand-out-gpus-by-claims.md"
+LABEL = names.ALLOCATION_LABEL
+
+
+def manifests(page: Path) -> dict[str, str]:
+    """The manifests of the page, by the name of the pod in each."""
+    blocks = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    return {re.findall(r"kind: Pod\nmetadata: {name: ([a-z-]+)}", block)[0]: block for block in blocks}
+
+
+def slices(site: Site) -> list[Object]:
+    found: list[Object] = site.get("resourceslices")["items"]
+    return found
+
+
+def devices(site: Site) -> int:
+    return sum(len(one["spec"].get("devices") or ()) for one in slices(site))
+
+
+def ran(site: Site, pod: str) -> None:
+    """The page's pod of this name runs to its end, on a GPU."""
+    manifest = manifests(PAGE)[pod]
+    site.lab.kubectl("apply", "-f", "-", stdin=manifest)
+    try:
+        site.until(lambda: site.get("pod", pod)["status"].get("phase") == "Succeeded", f"pod {pod} to end well")
+        assert "Test PASSED" in site.lab.kubectl("logs", pod)
+    finally:
+        site.lab.kubectl("delete", "-f", "-", "--force", "--grace-period=0", stdin=manifest)
+
+
+def kept(site: Site) -> str:
+    """The page's pod with a claim, which runs on; its manifest."""
+    (template, pod) = yaml.safe_load_all(manifests(PAGE)["by-claim"])
+    (container,) = pod["spec"]["containers"]
+    container |= {"image": "kgpu.dev/cuda:base", "command": ["sleep", "3600"]}
+    pod["spec"]["terminationGracePeriodSeconds"] = 0
+    manifest = yaml.safe_dump_all((template, pod))
+    site.lab.kubectl("apply", "-f", "-", stdin=manifest)
+    site.until(lambda: site.get("pod", "by-claim")["status"].get("phase") == "Running", "the pod with a claim to run")
+    return manifest
+
+
+@pytest.fixture(params=["agent", "operands"])
+def installed(site: Site, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """kgpu in this layout, with the DRA driver allowed."""
+    try:
+        site.have(request.param, "dra.enabled=true")
+        yield site
+    finally:
+        site.lab.kubectl("label", "node", site.node, f"{LABEL}-")
+
+
+def test_a_node_goes_to_claims_and_back_and_the_pages_pods_run(installed: Site) -> None:
+    site = installed
+    assert slices(site) == []
+    ran(site, "by-number")
+    site.lab.kubectl("label", "node", site.node, f"{LABEL}=dra")
+    site.until(lambda: devices(site) == 8, "eight devices")
+    site.until(lambda: site.allocatable() == "0", "the device plugin to offer nothing")
+    ran(site, "by-claim")
+    ran(site, "by-number")  # DRAExtendedResource is on, and the kubelet counts no nvidia.com/gpu
+    site.until(lambda: site.policy_status().get("state") == "ready", "the ClusterPolicy to be ready")
+    assert site.conditions()["DRADriverReady"]["message"] == "1 of 1 nodes"
+    holder = kept(site)
+    site.lab.kubectl("label", "node", site.node, f"{LABEL}-")
+    site.until(lambda: site.allocatable() == "7", "the device plugin to offer what no claim has")
+    assert site.node_labels()["nvidia.com/gpu.deploy.dra-driver"] == "leaving"
+    assert "Test PASSED" in site.run_pod("beside", gpus=7)
+    site.lab.kubectl("delete", "-f", "-", "--timeout=120s", stdin=holder)  # the kubelet has to take the claim back
+    site.ready()
+    site.until(lambda: "nvidia.com/gpu.deploy.dra-driver" not in site.node_labels(), "the driver to be let go")
+    ran(site, "by-number")
+    site.until(lambda: slices(site) == [], "the kubelet to remove the slices of a driver that has gone")
+
+
+def test_a_node_of_claims_is_as_before_once_kgpu_has_gone(clean: Site) -> None:
+    """That the kubelet takes the slices, only a kubelet can say; most of the time is its own half minute."""
+    site = clean
+    before = take(site.lab)
+    site.install("dra.enabled=true", "allocation=dra")
+    site.until(lambda: devices(site) == 8, "eight devices without a label")
+    ran(site, "by-claim")
+    site.uninstall()
+    site.until(lambda: not site.get("pods", "-n", "gpu-operator")["items"], "the last pods to go")
+    site.until(lambda: slices(site) == [], "the kubelet to remove the slices of a driver that has gone")
+    assert difference(before, take(site.lab)) == []
+    assert site.shell("find /var/lib/kubelet/plugins/gpu.nvidia.com -type f -o -type s") == ""
+    assert site.shell("ls /var/lib/kubelet/plugins_registry | grep nvidia || true") == ""
+    assert site.shell("ls /var/run/cdi | grep claim || true") == ""
