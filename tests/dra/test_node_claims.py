@@ -140,8 +140,7 @@ async def test_parameters_of_the_class_and_of_the_claim(site: Site) -> None:
     await site.claim("mine", "gpu-1", pods=("p",), config=config)
     await site.run("p", "mine")
     await site.bench.phase_is("p", "Running")
-    ((sharing,),) = (list(one.values()) for one in site.node.shared.values())
-    assert sharing.interval == 3  # type: ignore[union-attr]
+    assert list(site.node.gpus.intervals.values()) == [3]
 
 
 async def test_one_bad_claim_of_a_call_does_not_cost_the_others(site: Site) -> None:

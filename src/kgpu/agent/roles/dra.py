@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,9 +16,8 @@ from kgpu.hw.partitioning import PartitionError
 if TYPE_CHECKING:
     from kgpu.dra.gates import DraGates
     from kgpu.dra.model import DraDevice, PublishRules
-    from kgpu.dra.preparing import Preparations, Sharing
+    from kgpu.dra.preparing import Preparations
     from kgpu.dra.publish import SlicePublisher
-    from kgpu.formats.cdi import ContainerEdits
     from kgpu.hw.port import Inventory
     from kgpu.kubelet.dra_plugin import DraPluginServer
 
@@ -102,6 +101,7 @@ class _NodeDevices:
     async def open(self, stack: Any) -> Preparations:
         """What prepares claims, with what an earlier process has left. Raises HwError, HostError, ConfigError."""
         from kgpu.agent.claim_edits import ClaimEdits
+        from kgpu.agent.claim_sharing import driver_sharer
         from kgpu.base.boot import boot_id
         from kgpu.dra.claim_specs import ClaimSpecs
         from kgpu.dra.preparing import Preparations
@@ -114,12 +114,14 @@ class _NodeDevices:
         edits = ClaimEdits(driver_root(options), self._latest)
         partitioner = open_partitioner(driver_root=options.root, reset=_no_reset)
         stack.push_async_callback(partitioner.close)
-        folder = Path(self._values["plugins"]) / names.DRA_GPU_DRIVER / "claims"
+        folder = Path(self._values["plugins"]) / names.DRA_GPU_DRIVER
+        sharer, daemons = driver_sharer(str(options.root or "/"), folder, host.decide)
+        stack.push_async_callback(daemons.close)
         self._preparations = Preparations(
-            records=ClaimRecords(folder, boot=boot_id(), report=host.decide),
+            records=ClaimRecords(folder / "claims", boot=boot_id(), report=host.decide),
             specs=ClaimSpecs(Path(self._values["cdi_root"]), edits.node, edits.driver),
-            slices=SliceMaker(partitioner), sharer=_NoSharer(), read=self.read, offered=self.offered,
-            news=host.reader.changed,
+            slices=SliceMaker(partitioner), sharer=sharer, read=self.read, offered=self.offered,
+            gates=self._gates.on, news=host.reader.changed,
         )  # fmt: skip
         await self._preparations.start()
         return self._preparations
@@ -156,17 +158,6 @@ class _NodeDevices:
 
 async def _no_reset(gpu: str) -> None:
     raise PartitionError(f"GPU {gpu} is to be reset for a claim", "slices that need no reset", "report this")
-
-
-class _NoSharer:
-    """Nothing is shared yet: the gates for it can't be turned on, so that such parameters are refused before."""
-
-    async def share(self, uid: str, sharing: Mapping[str, Sharing]) -> ContainerEdits:
-        """Refuse."""
-        raise ConfigError(f"claim {uid} is to share {', '.join(sharing)}", "parameters without sharing", "remove them")
-
-    async def unshare(self, uid: str, uuids: Collection[str]) -> None:
-        """Nothing was shared."""
 
 
 def _flags() -> tuple[Any, ...]:
