@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kgpu.dra.metrics import DraMetrics
 from kgpu.dra.node_claims import NodeClaims
 from kgpu.formats.names import DRA_GPU_DRIVER
 from kgpu.kube.port import EVENTS, PODS
@@ -32,6 +33,7 @@ class Site:
     def __init__(self, bench: Bench, node: Node) -> None:
         self.bench = bench
         self.node = node
+        self.metrics = DraMetrics(driver=DRA_GPU_DRIVER, node=POOL)
         self.server: DraPluginServer
         self.keeping: asyncio.Task[None]
 
@@ -42,7 +44,12 @@ class Site:
 
     async def start(self) -> None:
         logic = NodeClaims(
-            api=self.bench.api, resource=CLAIMS, driver=DRA_GPU_DRIVER, pool=POOL, preparations=await self.node.start()
+            api=self.bench.api,
+            resource=CLAIMS,
+            driver=DRA_GPU_DRIVER,
+            pool=POOL,
+            preparations=await self.node.start(),
+            metrics=self.metrics,
         )
         kubelet = self.bench.node_folder
         self.server = DraPluginServer(

@@ -190,6 +190,61 @@ async def test_sharing_that_fails_is_undone(node: Node) -> None:
     assert node.slices() == node.spec_files() == node.record_files() == set()
 
 
+async def test_a_gpu_that_has_no_time_slice_is_free_again(node: Node) -> None:
+    """NVIDIA's driver sets one on each GPU, and fails with those that have none (its issues 41 and 81)."""
+    made = await node.start()
+    uuids = list(node.driver.state)
+    node.gpus.unsupported = set(uuids)
+    with pytest.raises(HostError, match="it has none that can be set") as caught:
+        await made.prepare(claim("a", "gpu-1", parameters=LONG))
+    assert "timeSlicingConfig" in caught.value.remedy
+    assert node.spec_files() == node.record_files() == set()
+    assert names(await made.prepare(claim("a", "gpu-1"))) == ["gpu-1"], "without parameters it is left alone"
+
+
+async def test_a_setting_that_can_not_be_taken_back_now_is_later(node: Node) -> None:
+    made = await node.start()
+    await made.prepare(claim("a", "gpu-1", parameters=LONG))
+    node.gpus.broken = True
+    with pytest.raises(HostError, match="has failed"):
+        await made.unprepare("a")
+    assert node.record_files() == {"a.json"}
+    with pytest.raises(ClaimRefusedError):
+        await made.prepare(claim("b", "gpu-1"))
+    node.gpus.broken = False
+    made = await node.start()
+    assert node.sharing() == NOTHING
+    assert node.record_files() == set()
+
+
+async def test_a_gpu_that_fell_off_the_bus_keeps_no_claim(node: Node) -> None:
+    made = await node.start()
+    (device,) = await made.prepare(claim("a", "gpu-1", parameters=LONG))
+    node.gpus.gone.add(device.uuid)
+    await made.unprepare("a")
+    assert node.record_files() == set()
+
+
+async def test_who_has_a_device_by_admin_access_may_not_say_how_it_is_shared(node: Node) -> None:
+    made = await node.start()
+    await made.prepare(claim("a", "gpu-1", parameters=LONG))
+    for parameters in (LONG, BY_MPS):
+        with pytest.raises(ClaimRefusedError, match="which other claims may have, too"):
+            await made.prepare(claim("b", "gpu-1", admin=True, parameters=parameters))
+    await made.prepare(claim("b", "gpu-1", admin=True))
+    await made.unprepare("b")
+    assert list(node.gpus.intervals.values()) == [3]
+
+
+async def test_no_interval_is_the_usual_one(node: Node) -> None:
+    """``timeSlicingConfig: {}`` has made NVIDIA's driver panic."""
+    made = await node.start()
+    sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {}}
+    await made.prepare(claim("a", "gpu-1", parameters={**LONG, "sharing": sharing}))
+    (shared,) = made.records.all["a"].shared
+    assert shared.interval == 0
+
+
 async def test_what_can_not_be_undone_now_is_undone_later(node: Node) -> None:
     made = await node.start()
     (device,) = await made.prepare(claim("a", SLICE))

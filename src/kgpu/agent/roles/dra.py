@@ -27,11 +27,14 @@ NAME: Final = "dra"
 async def _dra(host: Host, handle: RoleHandle) -> None:
     import contextlib
 
+    from kgpu.agent.metrics_page import on_page
     from kgpu.base.service import first_end, running
     from kgpu.dra.api import served_api
     from kgpu.dra.gates import read_gates
+    from kgpu.dra.metrics import DraMetrics
     from kgpu.dra.node_claims import NodeClaims
     from kgpu.dra.publish import SlicePublisher, SlicesContext
+    from kgpu.dra.stale import StaleClaims
     from kgpu.formats.settings import resolve, without_effect
     from kgpu.kubelet.dra_plugin import DraPluginServer
 
@@ -52,17 +55,20 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
             api=host.api(), server=server_api, node=options.node_name, reader=view, rules=node.rules,
             report=host.decide, verdicts=verdicts(options), on_state=handle.report,
         ))  # fmt: skip
+        metrics = DraMetrics(driver=names.DRA_GPU_DRIVER, node=options.node_name)
+        stack.enter_context(on_page(host, NAME, lambda: metrics.text(preparations.records.all.values())))
         claims = NodeClaims(
             api=host.api(), driver=names.DRA_GPU_DRIVER, pool=options.node_name, preparations=preparations,
-            resource=server_api.claims,
+            resource=server_api.claims, metrics=metrics,
         )  # fmt: skip
+        stale = StaleClaims(api=host.api(), resource=server_api.claims, preparations=preparations, report=host.decide)
         server = DraPluginServer(
             names.DRA_GPU_DRIVER, claims, plugins=Path(values["plugins"]), registrar=Path(values["registrar"])
         )
         stack.push_async_callback(server.close)
         await server.start()
         slices = _published(publisher, server, handle)
-        async with running(dra_slices=slices, dra_sockets=server.run()) as tasks:
+        async with running(dra_slices=slices, dra_sockets=server.run(), dra_stale=stale.run()) as tasks:
             await first_end(tasks)
 
 
