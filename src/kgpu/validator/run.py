@@ -330,13 +330,14 @@ class NodeValidator:
         if any(target.uuid not in self._known for target in remedy):
             self._interim(results, inventory)
         slots = asyncio.Semaphore(self._ctx.settings.at_once)
-        runs = {asyncio.create_task(self._run_cuda(target, slots)) for target in remedy}
+        runs = [asyncio.create_task(self._run_cuda(target, slots)) for target in remedy]
+        waits: Iterable[asyncio.Task[None]] = runs
         try:
-            while runs:
-                done, runs = await asyncio.wait(runs, timeout=self._ctx.settings.interim_seconds)
+            while waits:
+                done, waits = await asyncio.wait(waits, timeout=self._ctx.settings.interim_seconds)
                 for run_ in done:
                     run_.result()
-                if runs:
+                if waits:
                     self._interim(results, inventory)
         finally:
             for run_ in runs:
