@@ -165,7 +165,9 @@ def _fails(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             evidence=(_selector(request), bad.device.slice.cite(bad.device.path)),
             remedy=(
-                Remedy('guard it: "{}" in device.attributes["{}"] && ..., or correct the name', key, bad.device.driver),
+                Remedy('guard it: "{}" in device.attributes["{}"] && ..., or correct the name', key, bad.device.driver)
+                if key
+                else Remedy("correct the selector {}", repr(bad.selector)),
                 Remedy("see what devices have:"),
                 Remedy("kubectl get resourceslice {} -o yaml", bad.device.slice.name),
             ),
