@@ -332,10 +332,9 @@ STORIES: tuple[DeviceStory, ...] = (
         [
             device_class(),
             pieces("net", FOUR, allNodes=True),
-            claim("c", exactly()),
-            claim("d", exactly()),
+            *(claim(name, exactly()) for name in "cde"),
         ],
-        [pod("p", "c", on="a"), pod("q", "c", "d"), pod("r", "c", "d", on="b")],
+        [pod("p", "c", on="a"), pod("q", "c", "d"), pod("r", "c", "e", on="b")],
     ),
     DeviceStory(
         "an extended resource of a class",
