@@ -1,29 +1,26 @@
 """Devices of dynamic resource allocation: what slices offer, what claims want, and how each device stands to a request.
 
-Selectors are evaluated with CEL on each device. What can't be evaluated here (a function that is not known) is told as
-"unjudged", never guessed. Total: slices and claims of any shape, of any version of the API group.
+Selectors are evaluated on each device as the scheduler does it. What can't be evaluated here (a function that is not
+known) is told as "unjudged", never guessed. Total: slices and claims of any shape, of any version of the API group.
 """
 
 from __future__ import annotations
 
 import enum
-import functools
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.base.plain import items, mapping, number, text
-from kgpu.base.quantity import Quantity, QuantityError
 from kgpu.doctor.objects import Obj
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.fit.devices import read
+from kgpu.fit.devices.model import DeviceKey, SliceDevice
+from kgpu.fit.devices.selector import SelectorEngine, SelectorFault
 from kgpu.fit.selectors import PodToleration, Taint, tolerated
 
 MAX_DEVICES: Final = 2000
 """At most this many devices are judged for one request."""
-_DOMAIN: Final = re.compile(r"(?:attributes|capacity)\s*\[\s*[\"']([^\"']{1,253})[\"']\s*\]")
-_NO_KEY: Final = re.compile(r"(?:Key not found in map|no such key)\D*?:? *\"?(?P<key>[\w./-]+)")
-_NUMBERS: Final = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +33,11 @@ class Device:
     pool: str
     name: str
     node: str
-    attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    capacity: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    taints: tuple[Taint, ...] = ()
+    offered: SliceDevice
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        return self.offered.taints
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -95,47 +94,14 @@ def _devices(snapshot: Snapshot) -> tuple[Device, ...]:
 
 
 def _of_slice(obj: Obj) -> Iterator[Device]:
-    driver = obj.text("spec.driver")
-    for position, row in enumerate(items(obj.at("spec.devices"))):
-        entry = mapping(row)
-        basic = mapping(entry.get("basic")) or entry
-        name = text(entry.get("name"))
-        if not name:
-            continue
-        yield Device(
-            slice=obj, path=f"spec.devices[{position}]", driver=driver, pool=obj.text("spec.pool.name"), name=name,
-            node=obj.text("spec.nodeName") or text(basic.get("nodeName")),
-            attributes=_by_domain(basic.get("attributes"), driver, _attribute),
-            capacity=_by_domain(basic.get("capacity"), driver, _amount),
-            taints=tuple(_taint(mapping(taint)) for taint in items(basic.get("taints"))),
-        )  # fmt: skip
-
-
-def _taint(row: Mapping[str, Any]) -> Taint:
-    return Taint(text(row.get("key")), text(row.get("value")), text(row.get("effect")))
-
-
-def _by_domain(value: Any, driver: str, read: Any) -> dict[str, dict[str, Any]]:
-    by_domain: dict[str, dict[str, Any]] = {}
-    for key, said in mapping(value).items():
-        domain, slash, name = str(key).rpartition("/")
-        read_value = read(said)
-        if read_value is not None:
-            by_domain.setdefault(domain if slash else driver, {})[name] = read_value
-    return by_domain
-
-
-def _attribute(said: Any) -> Any:
-    """``{string: x}``, ``{int: 1}``, ``{bool: true}`` or ``{version: 1.2.3}``."""
-    return next((one for one in mapping(said).values() if isinstance(one, str | int | bool)), None)
-
-
-def _amount(said: Any) -> int | None:
-    value = mapping(said).get("value") if isinstance(said, dict) else said
-    try:
-        return Quantity.parse(value).value if isinstance(value, str | int) else None
-    except QuantityError:
-        return None
+    piece = read.device_slice(obj.data)
+    for position, offered in enumerate(piece.devices if piece is not None else ()):
+        if offered.name and piece is not None:
+            node = piece.reach.node_name or offered.reach.node_name or ""
+            yield Device(
+                slice=obj, path=f"spec.devices[{position}]", driver=piece.driver, pool=piece.pool, name=offered.name,
+                node=node, offered=offered,
+            )  # fmt: skip
 
 
 def requests(snapshot: Snapshot, claim: Obj) -> tuple[ClaimRequest, ...]:
@@ -198,7 +164,8 @@ def judge(snapshot: Snapshot, request: ClaimRequest) -> tuple[Verdict, ...]:
     key = (request.class_selectors, request.selectors)
     known = snapshot.once(_memory)
     if key not in known:  # claims made from one template ask alike
-        known[key] = tuple(_selected(device, request) for device in devices(snapshot)[:MAX_DEVICES])
+        engine = snapshot.once(_engine)
+        known[key] = tuple(_selected(engine, device, request) for device in devices(snapshot)[:MAX_DEVICES])
     return tuple(_standing(verdict, request, held) for verdict in known[key])
 
 
@@ -206,18 +173,18 @@ def _memory(_: Snapshot) -> dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[
     return {}
 
 
-def _selected(device: Device, request: ClaimRequest) -> Verdict:
+def _selected(engine: SelectorEngine | None, device: Device, request: ClaimRequest) -> Verdict:
     """What the selectors say; ``FREE`` where all are true."""
     for expression in request.class_selectors:
-        verdict = evaluate(expression, device)
+        verdict = _verdict(engine, expression, device)
         if verdict is not True:
             return Verdict(device, Stand.OTHER if verdict is False else Stand.UNJUDGED, selector=expression)
     for expression in request.selectors:
-        verdict = evaluate(expression, device)
+        verdict = _verdict(engine, expression, device)
         if verdict is None:
             return Verdict(device, Stand.UNJUDGED, "", expression)
-        if isinstance(verdict, str):
-            return Verdict(device, Stand.ERROR, f"no such key: {verdict}", expression, key=verdict)
+        if isinstance(verdict, SelectorFault):
+            return Verdict(device, Stand.ERROR, verdict.message, expression, key=verdict.missing)
         if not verdict:
             return Verdict(device, Stand.FALSE, selector=expression)
     return Verdict(device, Stand.FREE)
@@ -233,74 +200,19 @@ def _standing(found: Verdict, request: ClaimRequest, held: Mapping[tuple[str, st
     return Verdict(device, Stand.TAINTED, str(bad[0]), key=bad[0].key) if bad else found
 
 
-def evaluate(expression: str, device: Device) -> bool | str | None:
-    """True or False; the key that a device lacks, where that makes it fail; None where it can't be judged here."""
-    program = _program(expression)
-    if program is None:
+def _verdict(engine: SelectorEngine | None, expression: str, device: Device) -> bool | SelectorFault | None:
+    """True or False, or how the selector fails; None where it can't be judged here."""
+    if engine is None:
         return None
-    domains = _DOMAIN.findall(expression)
-    data = {
-        "driver": device.driver,
-        "attributes": {**{key: {} for key in domains}, **device.attributes},
-        "capacity": {**{key: {} for key in domains}, **device.capacity},
-        "allowMultipleAllocations": False,
-    }
+    key = DeviceKey(device.driver, device.pool, device.name)
+    found = engine.evaluate(expression, key, device.offered)
+    return None if isinstance(found, SelectorFault) and found.compiling else found
+
+
+def _engine(_: Snapshot) -> SelectorEngine | None:
+    """None where CEL is not installed."""
     try:
-        value = program.eval(data={"device": data}).plain_value()
-    except Exception as error:
-        value = str(error)
-    if isinstance(value, bool):
-        return value
-    missing = _NO_KEY.search(str(value))
-    return missing["key"] if missing else None
-
-
-@functools.lru_cache(maxsize=512)
-def _program(expression: str) -> Any:
-    if len(expression) > 10_000:
+        from kgpu.fit.devices.cel import CelSelectors
+    except ImportError:
         return None
-    try:
-        return _environment().compile(expression)
-    except Exception:
-        return None
-
-
-@functools.cache
-def _environment() -> Any:
-    """CEL with what Kubernetes adds for devices, as far as selectors use it. Quantities are whole numbers here."""
-    from cel_expr_python import cel
-
-    kinds = cel.Type
-    rows: Iterable[tuple[str, Any, list[Any], Any]] = (
-        ("compareTo", kinds.INT, [kinds.INT, kinds.INT], _compare),
-        ("compareTo", kinds.INT, [kinds.STRING, kinds.STRING], _compare_versions),
-        ("isGreaterThan", kinds.BOOL, [kinds.INT, kinds.INT], lambda left, right: left > right),
-        ("isLessThan", kinds.BOOL, [kinds.INT, kinds.INT], lambda left, right: left < right),
-        ("isGreaterThan", kinds.BOOL, [kinds.STRING, kinds.STRING], lambda a, b: _compare_versions(a, b) > 0),
-        ("isLessThan", kinds.BOOL, [kinds.STRING, kinds.STRING], lambda a, b: _compare_versions(a, b) < 0),
-        ("lowerAscii", kinds.STRING, [kinds.STRING], str.lower),
-        ("upperAscii", kinds.STRING, [kinds.STRING], str.upper),
-    )
-    by_name: dict[str, list[Any]] = {}
-    for position, (name, returns, takes, function) in enumerate(rows):
-        by_name.setdefault(name, []).append(
-            cel.Overload(f"{name}_{position}", return_type=returns, parameters=takes, is_member=True, impl=function)
-        )
-    functions = [cel.FunctionDecl(name, overloads) for name, overloads in by_name.items()]
-    for name, returns, function in (("quantity", kinds.INT, _bytes), ("semver", kinds.STRING, str)):
-        only = cel.Overload(f"{name}_of", return_type=returns, parameters=[kinds.STRING], impl=function)
-        functions.append(cel.FunctionDecl(name, [only]))
-    return cel.NewEnv(variables={"device": kinds.DYN}, functions=functions)
-
-
-def _compare(one: int, other: int) -> int:
-    return int(one > other) - int(one < other)
-
-
-def _compare_versions(one: str, other: str) -> int:
-    left, right = ([int(part) for part in _NUMBERS.findall(text_)[:3]] for text_ in (one, other))
-    return int(left > right) - int(left < right)
-
-
-def _bytes(said: str) -> int:
-    return Quantity.parse(said).value
+    return CelSelectors()

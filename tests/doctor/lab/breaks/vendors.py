@@ -63,7 +63,7 @@ def held(name: str, gpu: str) -> Object:
 
 TWO = (device("gpu-0"), device("gpu-1"))
 TAINTED = device("gpu-0", taints=[{"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}])
-ALLOCATED = "no scheduler of the lab allocates claims: those of others are written as allocated"
+ALLOCATED = "the claims of others are written as allocated, for pods that are not there"
 
 BREAKS = (
     Break(

@@ -27,9 +27,20 @@ from tests.lab.embedded.scheduler.device_stories import ADMIN_LABEL, STORIES, De
 
 NAMESPACE = "device-stories"
 SAID = Path(__file__).parent / "device_stories.json"
-KINDS = {one.kind: one for one in (PODS, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, DEVICE_CLASSES)}
+POLICIES = [
+    Resource("admissionregistration.k8s.io", "v1", plural, kind, namespaced=False)
+    for plural, kind in (
+        ("validatingadmissionpolicies", "ValidatingAdmissionPolicy"),
+        ("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
+    )
+]
+KINDS = {
+    one.kind: one
+    for one in (PODS, *POLICIES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, DEVICE_CLASSES)
+}
 QUIET_S = 3.0  # without a change; what is tried again after a refusal comes sooner
-PATIENCE_S = 40.0
+PATIENCE_S = 25.0
+TRIES = 3
 
 
 def recorded() -> dict[str, Any]:
@@ -55,6 +66,9 @@ class Player:
         for obj in story.objects:
             await self.create(obj)
         await self.settled(len(story.nodes))
+        for obj in story.objects:
+            if obj["kind"] == "ValidatingAdmissionPolicy":
+                await self.in_force(obj)
         for step in story.steps:
             if "delete" in step:
                 resource = KINDS[step["delete"]]
@@ -90,6 +104,17 @@ class Player:
         while f"0/{nodes} nodes are available: {nodes} Insufficient cpu." not in await self.message("barrier"):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         await self.api.delete(PODS, "barrier", namespace=NAMESPACE, grace=0)
+
+    async def in_force(self, policy: Object) -> None:
+        """A real API server needs a moment until it asks a policy."""
+        (resource,) = policy["spec"]["matchConstraints"]["resourceRules"][0]["resources"]
+        subresource = resource.partition("/")[2]
+        while True:
+            try:
+                await self.api.patch(RESOURCE_CLAIMS, "c", {}, namespace=NAMESPACE, subresource=subresource)
+            except KubeError:
+                return
+            await asyncio.sleep(0.05)
 
     async def message(self, name: str) -> str:
         found = await self.api.get(PODS, name, namespace=NAMESPACE) or {}
@@ -188,11 +213,18 @@ def _claim(claim: Object, names: dict[str, str]) -> Object:
 
 
 async def play_all(api: KubeApi, wanted: Mapping[str, Any] = MappingProxyType({}), only: str = "") -> dict[str, Any]:
-    """The stories with ``only`` in their names, one after another, on one cluster."""
+    """The stories with ``only`` in their names, one after another, on one cluster.
+
+    One that does not end as wanted is played again: now and then a real scheduler tries a pod before it has the slices
+    that were made before the pod, and is not woken by them.
+    """
     player = Player(api)
     await player.prepare()
     ends = {}
     for story in (story for story in STORIES if only in story.name):
-        ends[story.name] = await player.play(story, wanted.get(story.name))
-        await player.clean()
+        for _ in range(TRIES):
+            ends[story.name] = await player.play(story, wanted.get(story.name))
+            await player.clean()
+            if ends[story.name] == wanted.get(story.name, ends[story.name]):
+                break
     return ends

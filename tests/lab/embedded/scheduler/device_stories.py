@@ -99,6 +99,16 @@ def given(obj: Object, node: str, name: str) -> Object:
     return {**obj, "status": {"allocation": {"devices": {"results": [result]}, "nodeSelector": selector}}}
 
 
+def policy(name: str, resource: str) -> list[Object]:
+    """Refuses every update of a claim's part."""
+    rule = {"apiGroups": ["resource.k8s.io"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": [resource]}
+    said = {"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "false", "message": "no"}]}
+    bound = {"policyName": name, "validationActions": ["Deny"]}
+    kinds = (("ValidatingAdmissionPolicy", said), ("ValidatingAdmissionPolicyBinding", bound))
+    version = "admissionregistration.k8s.io/v1"
+    return [{"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec} for kind, spec in kinds]
+
+
 def gone(kind: str, name: str) -> Object:
     return {"delete": kind, "metadata": {"name": name}}
 
@@ -322,10 +332,9 @@ STORIES: tuple[DeviceStory, ...] = (
         [
             device_class(),
             pieces("net", FOUR, allNodes=True),
-            claim("c", exactly()),
-            claim("d", exactly()),
+            *(claim(name, exactly()) for name in "cde"),
         ],
-        [pod("p", "c", on="a"), pod("q", "c", "d"), pod("r", "c", "d", on="b")],
+        [pod("p", "c", on="a"), pod("q", "c", "d"), pod("r", "c", "e", on="b")],
     ),
     DeviceStory(
         "an extended resource of a class",
@@ -380,6 +389,16 @@ STORIES: tuple[DeviceStory, ...] = (
         "an extended resource and a claim",
         basic(claim("c", exactly("gpu", H100, count=2)), template("t", exactly())),
         [pod("p", "c", "template/t", limits={IMPLICIT: "1"}), pod("q", limits={IMPLICIT: "1"})],
+    ),
+    DeviceStory(
+        "a claim that may not be written",
+        basic(claim("c", exactly()), *policy("claims-stay", "resourceclaims/status")),
+        [pod("p", "c")],
+    ),
+    DeviceStory(
+        "a claim that may not be protected",
+        basic(claim("c", exactly()), *policy("claims-stay", "resourceclaims")),
+        [pod("p", "c")],
     ),
     DeviceStory(
         "all of a constraint that forbids one",

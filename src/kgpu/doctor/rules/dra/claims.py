@@ -19,6 +19,7 @@ from kgpu.doctor.untapped import or_a_node
 from kgpu.doctor.waiting import Waiting, waiting
 
 _SHOWN: Final = 3
+_NO_DEVICES: Final = "cannot allocate all claims"
 _MATCH: Final = frozenset({Stand.FREE, Stand.TAKEN, Stand.TAINTED})
 
 
@@ -165,7 +166,9 @@ def _fails(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             evidence=(_selector(request), bad.device.slice.cite(bad.device.path)),
             remedy=(
-                Remedy('guard it: "{}" in device.attributes["{}"] && ..., or correct the name', key, bad.device.driver),
+                Remedy('guard it: "{}" in device.attributes["{}"] && ..., or correct the name', key, bad.device.driver)
+                if key
+                else Remedy("correct the selector {}", repr(bad.selector)),
                 Remedy("see what devices have:"),
                 Remedy("kubectl get resourceslice {} -o yaml", bad.device.slice.name),
             ),
@@ -417,8 +420,12 @@ def _extended(snapshot: Snapshot) -> Iterator[Finding]:
         classes = [
             obj for obj in snapshot.all("DeviceClass") if obj.text("spec.extendedResourceName") == pending.resource
         ]
+        # Only with the gate the scheduler looks for devices at all.
+        looked = bool(classes) and any(_NO_DEVICES in fact.value for fact in pending.said())
         why = (
-            f"DeviceClass {classes[0].name} stands for it, but the gate DRAExtendedResource is off"
+            f"no node has enough devices of DeviceClass {classes[0].name}, which stands for it"
+            if looked
+            else f"DeviceClass {classes[0].name} stands for it, but the gate DRAExtendedResource is off"
             if classes
             else "no DeviceClass stands for it (spec.extendedResourceName)"
         )
@@ -436,12 +443,18 @@ def _extended(snapshot: Snapshot) -> Iterator[Finding]:
                 *(obj.cite("spec.extendedResourceName") for obj in classes[:1]),
             ),
             remedy=(
-                Remedy("turn the gate DRAExtendedResource on in API server, scheduler and kubelets")
+                Remedy("kubectl get resourceclaims -A -o wide  # who holds the devices; end a pod that is idle")
+                if looked
+                else Remedy("turn the gate DRAExtendedResource on in API server, scheduler and kubelets")
                 if classes
                 else patch,
-                Remedy("or use a ResourceClaim in place of the resource"),
+                *(
+                    or_a_node(pending, Remedy("or add a node with more of them"))
+                    if looked
+                    else (Remedy("or use a ResourceClaim in place of the resource"),)
+                ),
             ),
-            confidence=LIKELY if classes else CERTAIN,
+            confidence=LIKELY if classes and not looked else CERTAIN,
             **pending.shared(),
         )
 

@@ -103,7 +103,13 @@ class ClaimWriter:
         finalizers = claim["metadata"].get("finalizers") or []
         if CLAIM_FINALIZER in finalizers:
             return claim
-        return await self._patch(claim, {"metadata": {"finalizers": [*finalizers, CLAIM_FINALIZER]}})
+        try:
+            return await self._patch(claim, {"metadata": {"finalizers": [*finalizers, CLAIM_FINALIZER]}})
+        except KubeRefusedError as refused:
+            if refused.code == 409:
+                raise
+            named = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+            raise ClaimWritingError(f"add finalizer to claim {named}: {refusal_text(refused)}") from refused
 
     async def _patch(self, claim: Object, change: Object, subresource: str = "") -> Object:
         """Fails if the claim has changed meanwhile."""

@@ -173,7 +173,7 @@ def _choices(pod: PodView, nodes: list[NodeState], snapshot: ClusterSnapshot) ->
     due = tuple(claim for claim in mine if not claim.allocated)
     made = int(bool(mine) and extended_ask(pod, snapshot) is not None)
     if 0 < len(due) + made < len(mine) + made:
-        # A defect of kube-scheduler 1.35: a pod with both finds a node only where no other would do.
+        # kubernetes/kubernetes#139016: a pod with both finds a node only where no other would do.
         words = f"number of allocations {len(due) + made} is smaller than number of claims"
         raise ScoreFaultError(NAME, words)
     if fitter is None or not any("/" in request for claim in due for request in claim.classes):
