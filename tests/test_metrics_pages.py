@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from kgpu.dra.metrics import DraMetrics
 from kgpu.exporter import computed as exporter_computed
 from kgpu.exporter import self_metrics
 from kgpu.exporter.counters import CountedMetric
@@ -130,6 +131,20 @@ def test_the_node_page_has_the_documented_metrics() -> None:
     names, labels = samples(render_node(SeenStatus(present=frozenset(), report=None, since=1.0), "n"))
     assert names == {name for cells in rows(PAGE, "Node status") for name in named(cells[0])}
     assert labels == {"node"}
+
+
+def test_the_page_of_claims_has_the_documented_metrics() -> None:
+    figures = DraMetrics(driver="gpu.nvidia.com", node="n")
+    for operation in ("prepare", "unprepare"):
+        figures.failed(operation)
+    names, labels = samples(figures.text(()))
+    cells = rows(PAGE, "Claims")
+    parts = {"nvidia_dra_request_duration_seconds": ("_bucket", "_sum", "_count")}
+    told = {f"{name}{end}" for row in cells for name in named(row[0]) for end in parts.get(name, ("",))}
+    assert names == told
+    assert labels == {"driver"} | {label for row in cells for label in named(row[1])}
+    abouts = re.findall(r"^# HELP (\S+) (.*)$", figures.text(()), re.MULTILINE)
+    assert {row[0].strip("`"): row[2] for row in cells} == dict(abouts)
 
 
 def test_the_operators_page_has_the_documented_metrics() -> None:

@@ -77,6 +77,7 @@ OTHERWISE: Final = {
     },
     "mps": {
         "advise/": "a way of sharing",
+        "agent/claim_sharing.py": "a folder, of the daemons of claims",
         "discovery/model.py": "a way of sharing",
         "doctor/": "a key of the device plugin's config",
         "formats/plugin_config.py": "a key of the device plugin's config",

@@ -1,6 +1,6 @@
 /* Beside NVML: what the simulated nvidia-smi needs and the real one does through the driver's private interface.
  *
- * Both functions take the index among the visible GPUs, since a lost GPU gives no handle. The reset is the one of
+ * The functions take the index among the visible GPUs, since a lost GPU gives no handle. The reset is the one of
  * kgpu.hw.simulator.state: pending modes take effect, instances go, volatile counters clear, what a reset cures is cured,
  * links train again, and what was set by hand is gone. `next_reset` of a GPU orders one reset that goes wrong.
  */
@@ -8,6 +8,8 @@
 
 EXPORT nvmlReturn_t kgpuSimDeviceReset(unsigned int index);
 EXPORT nvmlReturn_t kgpuSimDeviceBusId(unsigned int index, char *text, unsigned int room);
+EXPORT nvmlReturn_t kgpuSimGetTimeslice(unsigned int index, unsigned int *value);
+EXPORT nvmlReturn_t kgpuSimSetTimeslice(unsigned int index, unsigned int value);
 
 /* As the real driver sees it: whoever has a context or this library open, and persistence mode, which keeps the GPU open. */
 static int in_use(const kg_dev *d) {
@@ -16,7 +18,7 @@ static int in_use(const kg_dev *d) {
 
 /* What somebody has set by hand while the driver ran is gone afterwards. */
 static void forget_settings(kg_gpu *g) {
-    g->compute_mode = g->accounting_mode = 0;
+    g->compute_mode = g->accounting_mode = g->timeslice = 0;
     g->power_limit_mw = g->power_limit_default_mw;
     memset(g->clock_lock, 0, sizeof g->clock_lock);
     memcpy(g->clock_app, g->clock_app_default, sizeof g->clock_app);
@@ -94,4 +96,32 @@ EXPORT nvmlReturn_t kgpuSimDeviceBusId(unsigned int index, char *text, unsigned 
     nvmlPciInfo_t full;
     kg_fill_pci(&full, p->domain, p->bus, p->device, p->device_id, p->subsystem_id);
     return kg_copy(text, room, full.busId, sizeof full.busId);
+}
+
+/* A GPU that answers and has time slices that can be set, or why not. */
+static nvmlReturn_t sliced(unsigned int index, kg_gpu **g) {
+    nvmlReturn_t rc = kg_ready();
+    int gpu = rc == NVML_SUCCESS ? kg_visible_slot(index) : -1;
+    if (rc == NVML_SUCCESS) rc = gpu < 0 ? NVML_ERROR_INVALID_ARGUMENT : kg_faults((uint32_t)gpu);
+    if (rc != NVML_SUCCESS) return rc;
+    *g = &kg_m.state->gpu[gpu];
+    return (*g)->timeslice_supported ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+EXPORT nvmlReturn_t kgpuSimGetTimeslice(unsigned int index, unsigned int *value) {
+    kg_gpu *g = NULL;
+    nvmlReturn_t rc = sliced(index, &g);
+    if (rc == NVML_SUCCESS) *value = g->timeslice;
+    return rc;
+}
+
+EXPORT nvmlReturn_t kgpuSimSetTimeslice(unsigned int index, unsigned int value) {
+    enum { LONGEST = 3 };
+    kg_gpu *g = NULL;
+    nvmlReturn_t rc = sliced(index, &g);
+    if (rc != NVML_SUCCESS || value > LONGEST) return rc != NVML_SUCCESS ? rc : NVML_ERROR_INVALID_ARGUMENT;
+    BEGIN();
+    g->timeslice = value;
+    END();
+    return NVML_SUCCESS;
 }

@@ -1,7 +1,7 @@
 /* nvidia-smi: looks at and sets up GPUs through the public NVML interface, simulated or real.
  *
  * Promises: the vendor's options, texts and exit codes (NVML return codes; 2 for bad use) for what it offers; nothing
- * private of a driver is needed, except that `--gpu-reset` works on the simulated one only. */
+ * private of a driver is needed, except that `--gpu-reset` and `compute-policy` work on the simulated one only. */
 #define _GNU_SOURCE
 #include "smi.h"
 
@@ -38,7 +38,7 @@ static const struct { const char *brief, *full; enum action action; size_t at; b
 };
 
 static const struct { const char *name; int (*run)(int argc, char **argv); } commands[] = {
-    {"topo", run_topo}, {"mig", run_mig}, {"nvlink", run_nvlink},
+    {"topo", run_topo}, {"mig", run_mig}, {"nvlink", run_nvlink}, {"compute-policy", run_compute_policy},
 };
 
 static int bad_option(const char *option)

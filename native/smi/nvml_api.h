@@ -145,10 +145,12 @@ NVML_FUNCTIONS(NVML_DECLARE)
 #undef NVML_DECLARE
 #define nv(name) nv_##name
 
-/* Not part of NVML: exported by the simulated library alone, absent from a real one (then FUNCTION_NOT_FOUND). Both take
- * the index among the visible GPUs, since a lost GPU gives no handle. */
+/* Not part of NVML: exported by the simulated library alone, absent from a real one (then FUNCTION_NOT_FOUND). They
+ * take the index among the visible GPUs, since a lost GPU gives no handle. */
 nvmlReturn_t sim_device_reset(U index);
 nvmlReturn_t sim_device_bus_id(U index, char *text, U room);
+nvmlReturn_t sim_get_timeslice(U index, U *value);
+nvmlReturn_t sim_set_timeslice(U index, U value);
 
 /* Loads libnvidia-ml.so.1; NVML_ERROR_LIBRARY_NOT_FOUND when there is none. */
 nvmlReturn_t nvml_load(void);

@@ -14,6 +14,8 @@ static void *library;
 static const char *(*error_text)(nvmlReturn_t);
 static nvmlReturn_t (*private_reset)(U index);
 static nvmlReturn_t (*private_bus_id)(U index, char *text, U room);
+static nvmlReturn_t (*private_get_timeslice)(U index, U *value);
+static nvmlReturn_t (*private_set_timeslice)(U index, U value);
 
 #define NVML_DEFINE(name, parameters, arguments)                                 \
     static nvmlReturn_t(*p_##name) parameters;                                   \
@@ -26,6 +28,16 @@ nvmlReturn_t sim_device_reset(U index) { return private_reset ? private_reset(in
 nvmlReturn_t sim_device_bus_id(U index, char *text, U room)
 {
     return private_bus_id ? private_bus_id(index, text, room) : NVML_ERROR_FUNCTION_NOT_FOUND;
+}
+
+nvmlReturn_t sim_get_timeslice(U index, U *value)
+{
+    return private_get_timeslice ? private_get_timeslice(index, value) : NVML_ERROR_FUNCTION_NOT_FOUND;
+}
+
+nvmlReturn_t sim_set_timeslice(U index, U value)
+{
+    return private_set_timeslice ? private_set_timeslice(index, value) : NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
 static void resolve(const char *name, void *slot)
@@ -75,6 +87,8 @@ nvmlReturn_t nvml_load(void)
     resolve("nvmlErrorString", &error_text);
     resolve("kgpuSimDeviceReset", &private_reset);
     resolve("kgpuSimDeviceBusId", &private_bus_id);
+    resolve("kgpuSimGetTimeslice", &private_get_timeslice);
+    resolve("kgpuSimSetTimeslice", &private_set_timeslice);
     if (!p_DeviceGetCurrentClocksEventReasons) /* drivers before 535 */
         p_DeviceGetCurrentClocksEventReasons = p_DeviceGetCurrentClocksThrottleReasons;
     return NVML_SUCCESS;

@@ -45,6 +45,7 @@ int show_full(const struct selection *s, const char *sections);
 int run_topo(int argc, char **argv);
 int run_nvlink(int argc, char **argv);
 int run_mig(int argc, char **argv);
+int run_compute_policy(int argc, char **argv);
 int set_modes(const struct selection *s, const char *option, const char *value);
 int reset_gpus(const struct selection *s);
 int show_usage(void);

@@ -40,7 +40,8 @@ int show_usage(void)
           "  SUBCOMMANDS:\n\n"
           "    topo                        Display the topology of the system: topo -m, topo -p2p\n"
           "    mig                         MIG: mig -lgip|-lgipp|-lgi|-lcip|-lci|-cgi|-cci|-dgi|-dci\n"
-          "    nvlink                      NVLinks: nvlink -s|-c|-e\n", stdout);
+          "    nvlink                      NVLinks: nvlink -s|-c|-e\n"
+          "    compute-policy              Time slices: compute-policy -l|--set-timeslice\n", stdout);
     return 0;
 }
 

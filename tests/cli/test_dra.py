@@ -135,7 +135,7 @@ def test_a_gate_that_changes_nothing_is_told(sim_root: MakeRoot) -> None:
     ("words", "says"),
     [
         (["--feature-gates", "DynamicMig=1"], 'did you mean "DynamicMIG"?'),
-        (["--feature-gates", "MPSSupport=true"], "can't be turned on"),
+        (["--feature-gates", "PassthroughSupport=true"], "can't be turned on"),
         (["--kubernetes", "1.20"], '"1.20" is no version'),
         (["--additional-xids-to-ignore", "13;31"], '"13;31" is no Xid'),
         (["--api-version", "v2"], "v2"),
@@ -166,7 +166,8 @@ def offered(*words: str) -> set[str]:
 
 def test_a_shell_offers_gates_that_have_an_effect() -> None:
     assert offered("dra", "") == {"slices"}
-    assert offered("dra", "slices", "--feature-gates", "") == {"DynamicMIG=true", "NVMLDeviceHealthCheck=true"}
+    gates = {"DynamicMIG", "NVMLDeviceHealthCheck", "TimeSlicingSettings", "MPSSupport"}
+    assert offered("dra", "slices", "--feature-gates", "") == {f"{gate}=true" for gate in gates}
     assert offered("dra", "slices", "--feature-gates", "DynamicMIG=true,N") == {
         "DynamicMIG=true,NVMLDeviceHealthCheck=true"
     }

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from kgpu.base.advice import Advice
-from kgpu.dra.claim_specs import ClaimSpecs
+from kgpu.dra.claim_specs import NO_SHARING, ClaimSpecs
 from kgpu.dra.granted import GivenParameters, GrantedClaim, GrantedDevice
 from kgpu.dra.model import DraDevice
-from kgpu.dra.preparing import NO_SHARING, Preparations, Sharing
+from kgpu.dra.preparing import Preparations
 from kgpu.dra.records import ClaimRecord, ClaimRecords, RecordedDevice
+from kgpu.dra.sharing import SHARED, DeviceSharer
+from kgpu.dra.sharing_fake import FakeDaemonKeeper, FakeGpuSettings
 from kgpu.dra.slice_maker import SliceMaker
 from kgpu.formats.cdi import CdiDeviceNode, ContainerEdits
-from kgpu.formats.dra_config import MPS_GATE, TIME_SLICING_GATE, ClaimMps
+from kgpu.formats.dra_config import MPS_GATE, TIME_SLICING_GATE
 from kgpu.formats.mig_geometry import GEOMETRIES
 from kgpu.hw.fake_partitioner import FakePartitioner
 from kgpu.hw.partitioning import CutGpu
@@ -61,7 +63,7 @@ class KilledRecords(ClaimRecords):
 class KilledSpecs(ClaimSpecs):
     killer: Killer
 
-    def write(self, uid: str, nodes: Any, sharing: ContainerEdits) -> None:
+    def write(self, uid: str, nodes: Any, sharing: Mapping[str, ContainerEdits] = NO_SHARING) -> None:
         self.killer.tick()
         super().write(uid, nodes, sharing)
         self.killer.tick()
@@ -73,29 +75,6 @@ class KilledSpecs(ClaimSpecs):
 
 
 @dataclass
-class FakeSharer:
-    """What is shared, by claim; ``problem`` is raised in place of sharing."""
-
-    killer: Killer
-    now: dict[str, Mapping[str, Sharing]]
-    problem: Exception | None = None
-
-    async def share(self, uid: str, sharing: Mapping[str, Sharing]) -> ContainerEdits:
-        self.killer.tick()
-        if self.problem is not None:
-            raise self.problem
-        self.now[uid] = sharing
-        self.killer.tick()
-        mps = any(isinstance(one, ClaimMps) for one in sharing.values())
-        return ContainerEdits(env=("CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps",)) if mps else NO_SHARING
-
-    async def unshare(self, uid: str, uuids: Collection[str]) -> None:
-        self.killer.tick()
-        self.now.pop(uid, None)
-        self.killer.tick()
-
-
-@dataclass
 class Node:
     """GPUs of these families. ``start`` begins a process, with what is on the disk and in the driver."""
 
@@ -103,12 +82,14 @@ class Node:
     families: tuple[str, ...] = ("h100-80gb", "h100-80gb", "l4")
     boot: str = "boot-1"
     killer: Killer = field(default_factory=Killer)
-    shared: dict[str, Mapping[str, Sharing]] = field(default_factory=dict)
+    gpus: FakeGpuSettings = field(default_factory=FakeGpuSettings)
+    daemons: FakeDaemonKeeper = field(default_factory=FakeDaemonKeeper)
     told: list[Advice] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.driver = FakePartitioner(*self.families)
         self.driver.meddle = lambda _step, _done: self.killer.tick()
+        self.gpus.tick = self.daemons.tick = lambda: self.killer.tick()
         self.missing: set[str] = set()
         self.taken: dict[str, str] = {}
         self.off = ""
@@ -118,10 +99,10 @@ class Node:
         records.killer = self.killer
         specs = KilledSpecs(self.folder / "cdi", lambda path: CdiDeviceNode(path=path), lambda: DRIVER_FILES)
         object.__setattr__(specs, "killer", self.killer)
-        self.sharer = FakeSharer(self.killer, self.shared)
         made = Preparations(
-            records=records, specs=specs, slices=SliceMaker(self.driver), sharer=self.sharer, read=self.read,
-            offered=self.offered_now, gates=gates, taken=lambda: self.taken, off=lambda: self.off,
+            records=records, specs=specs, slices=SliceMaker(self.driver),
+            sharer=DeviceSharer(self.gpus, self.daemons), read=self.read, offered=self.offered_now, gates=gates,
+            taken=lambda: self.taken, off=lambda: self.off,
         )  # fmt: skip
         await made.start()
         return made
@@ -170,6 +151,11 @@ class Node:
 
     def modes(self) -> list[bool]:
         return [gpu.enabled for gpu in self.driver.state.values()]
+
+    def sharing(self) -> tuple[dict[str, int], list[tuple[str, int]], dict[str, str]]:
+        """The time slices that are set, the daemons, and the compute modes that are not the usual one."""
+        modes = {uuid: mode for uuid, mode in self.gpus.modes.items() if mode != SHARED}
+        return dict(self.gpus.intervals), sorted(self.daemons.serving), modes
 
     def spec_files(self) -> set[str]:
         return {path.name for path in (self.folder / "cdi").glob("*")}

@@ -24,6 +24,9 @@ def test_gates_that_are_built() -> None:
     assert read_gates("DynamicMIG=true").dynamic_mig
     assert read_gates(" NVMLDeviceHealthCheck=True , MPSSupport=false,").health_check
     assert not read_gates("DynamicMIG=0").dynamic_mig
+    sharing = {"TimeSlicingSettings", "MPSSupport"}
+    assert read_gates("TimeSlicingSettings=true,MPSSupport=true").on & sharing == sharing
+    assert not read_gates("").on & sharing
 
 
 @pytest.mark.parametrize(
@@ -41,8 +44,6 @@ def test_gates_that_are_built() -> None:
         ("PassthroughSupport=true,NVMLDeviceHealthCheck=true", "exclude each other"),
         ("DeviceMetadata=true", "needs PassthroughSupport"),
         ("IMEXDaemonsWithDNSNames=false", "ComputeDomainCliques needs"),
-        ("TimeSlicingSettings=true", "can't be turned on"),
-        ("MPSSupport=true", "can't be turned on"),
         ("PassthroughSupport=true", "can't be turned on"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kgpu.dra.metrics import DraMetrics
 from kgpu.dra.node_claims import NodeClaims
 from kgpu.formats.names import DRA_GPU_DRIVER
 from kgpu.kube.port import EVENTS, PODS
@@ -32,6 +33,7 @@ class Site:
     def __init__(self, bench: Bench, node: Node) -> None:
         self.bench = bench
         self.node = node
+        self.metrics = DraMetrics(driver=DRA_GPU_DRIVER, node=POOL)
         self.server: DraPluginServer
         self.keeping: asyncio.Task[None]
 
@@ -42,7 +44,12 @@ class Site:
 
     async def start(self) -> None:
         logic = NodeClaims(
-            api=self.bench.api, resource=CLAIMS, driver=DRA_GPU_DRIVER, pool=POOL, preparations=await self.node.start()
+            api=self.bench.api,
+            resource=CLAIMS,
+            driver=DRA_GPU_DRIVER,
+            pool=POOL,
+            preparations=await self.node.start(),
+            metrics=self.metrics,
         )
         kubelet = self.bench.node_folder
         self.server = DraPluginServer(
@@ -140,8 +147,7 @@ async def test_parameters_of_the_class_and_of_the_claim(site: Site) -> None:
     await site.claim("mine", "gpu-1", pods=("p",), config=config)
     await site.run("p", "mine")
     await site.bench.phase_is("p", "Running")
-    ((sharing,),) = (list(one.values()) for one in site.node.shared.values())
-    assert sharing.interval == 3  # type: ignore[union-attr]
+    assert list(site.node.gpus.intervals.values()) == [3]
 
 
 async def test_one_bad_claim_of_a_call_does_not_cost_the_others(site: Site) -> None:

@@ -24,6 +24,9 @@ LONG = {
 }  # fmt: skip
 BY_MPS = {"apiVersion": DRA_PARAMETERS, "kind": "GpuConfig", "sharing": {"strategy": "MPS"}}
 SLICES_BY_MPS = {"apiVersion": DRA_PARAMETERS, "kind": "MigDeviceConfig", "sharing": {"strategy": "MPS"}}
+PARAMETERS = {"0": [BY_MPS, SLICES_BY_MPS], "3": [BY_MPS, SLICES_BY_MPS], "2": [LONG, None], "6": [LONG, None]}
+"""By the last digit of a claim's uid: for GPUs, and for slices."""
+NOTHING: tuple[dict[str, int], list[tuple[str, int]], dict[str, str]] = ({}, [], {})
 SLICE, OTHER, LARGE = "gpu-0-mig-0-0", "gpu-0-mig-0-1", "gpu-0-mig-2-4"
 
 
@@ -122,15 +125,17 @@ async def test_what_is_not_on_the_node_is_refused_before_anything_changes(node: 
 async def test_parameters_come_into_force_and_are_taken_back(node: Node) -> None:
     made = await node.start()
     (device,) = await made.prepare(claim("a", "gpu-1", parameters=LONG))
-    assert [one.interval for one in node.shared["a"].values()] == [3]  # type: ignore[union-attr]
+    assert node.gpus.intervals == {device.uuid: 3}
     await made.prepare(claim("b", SLICE, parameters=SLICES_BY_MPS))
-    assert list(node.shared["b"]) == ["MIG-0-0-0"]
-    text = (node.folder / "cdi" / spec_file("b")).read_text()
-    assert "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps" in text
+    assert [daemon.gpus for daemon in node.daemons.serving.values()] == [("MIG-0-0-0",)]
+    spec = cdi.parse_spec((node.folder / "cdi" / spec_file("b")).read_text())
+    (entry,) = spec.devices
+    assert entry.container_edits.env == ("CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps",)
+    mounts = {mount.container_path: mount.host_path for mount in entry.container_edits.mounts}
+    assert mounts == {"/tmp/nvidia-mps": "/mps/b/0/pipe", "/dev/shm": "/mps/b/shm"}
     await made.unprepare("a")
     await made.unprepare("b")
-    assert node.shared == {}
-    assert device.uuid
+    assert node.sharing() == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -179,10 +184,65 @@ async def test_what_fails_is_undone_at_every_step(tmp_path: Path) -> None:
 
 async def test_sharing_that_fails_is_undone(node: Node) -> None:
     made = await node.start()
-    node.sharer.problem = HostError("no daemon", "one that starts", "look")
+    node.daemons.problem = HostError("no daemon", "one that starts", "look")
     with pytest.raises(HostError, match="no daemon"):
         await made.prepare(claim("a", SLICE, parameters=SLICES_BY_MPS))
     assert node.slices() == node.spec_files() == node.record_files() == set()
+
+
+async def test_a_gpu_that_has_no_time_slice_is_free_again(node: Node) -> None:
+    """NVIDIA's driver sets one on each GPU, and fails with those that have none (its issues 41 and 81)."""
+    made = await node.start()
+    uuids = list(node.driver.state)
+    node.gpus.unsupported = set(uuids)
+    with pytest.raises(HostError, match="it has none that can be set") as caught:
+        await made.prepare(claim("a", "gpu-1", parameters=LONG))
+    assert "timeSlicingConfig" in caught.value.remedy
+    assert node.spec_files() == node.record_files() == set()
+    assert names(await made.prepare(claim("a", "gpu-1"))) == ["gpu-1"], "without parameters it is left alone"
+
+
+async def test_a_setting_that_can_not_be_taken_back_now_is_later(node: Node) -> None:
+    made = await node.start()
+    await made.prepare(claim("a", "gpu-1", parameters=LONG))
+    node.gpus.broken = True
+    with pytest.raises(HostError, match="has failed"):
+        await made.unprepare("a")
+    assert node.record_files() == {"a.json"}
+    with pytest.raises(ClaimRefusedError):
+        await made.prepare(claim("b", "gpu-1"))
+    node.gpus.broken = False
+    made = await node.start()
+    assert node.sharing() == NOTHING
+    assert node.record_files() == set()
+
+
+async def test_a_gpu_that_fell_off_the_bus_keeps_no_claim(node: Node) -> None:
+    made = await node.start()
+    (device,) = await made.prepare(claim("a", "gpu-1", parameters=LONG))
+    node.gpus.gone.add(device.uuid)
+    await made.unprepare("a")
+    assert node.record_files() == set()
+
+
+async def test_who_has_a_device_by_admin_access_may_not_say_how_it_is_shared(node: Node) -> None:
+    made = await node.start()
+    await made.prepare(claim("a", "gpu-1", parameters=LONG))
+    for parameters in (LONG, BY_MPS):
+        with pytest.raises(ClaimRefusedError, match="which other claims may have, too"):
+            await made.prepare(claim("b", "gpu-1", admin=True, parameters=parameters))
+    await made.prepare(claim("b", "gpu-1", admin=True))
+    await made.unprepare("b")
+    assert list(node.gpus.intervals.values()) == [3]
+
+
+async def test_no_interval_is_the_usual_one(node: Node) -> None:
+    """``timeSlicingConfig: {}`` has made NVIDIA's driver panic."""
+    made = await node.start()
+    sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": {}}
+    await made.prepare(claim("a", "gpu-1", parameters={**LONG, "sharing": sharing}))
+    (shared,) = made.records.all["a"].shared
+    assert shared.interval == 0
 
 
 async def test_what_can_not_be_undone_now_is_undone_later(node: Node) -> None:
@@ -251,6 +311,7 @@ async def test_killed_at_any_moment_nothing_is_held_twice_or_left_behind(tmp_pat
     """Pods come and go; the process is killed at a random moment of each call, started again, and asked again."""
     chance = random.Random(seed)
     node = Node(tmp_path)
+    node.gpus.modes = dict.fromkeys(node.driver.state, "EXCLUSIVE_PROCESS")
     alive = await node.start()
     wanted: dict[str, tuple[str, ...]] = {}
     kills = 0
@@ -283,14 +344,14 @@ async def test_killed_at_any_moment_nothing_is_held_twice_or_left_behind(tmp_pat
         await alive.unprepare(uid)
     assert node.slices() == node.spec_files() == node.record_files() == set()
     assert node.modes() == [False, False, False]
-    assert node.shared == {}
+    assert node.sharing() == ({}, [], dict.fromkeys(node.driver.state, "EXCLUSIVE_PROCESS"))
 
 
 async def _call(alive: Preparations, uid: str, devices: tuple[str, ...]) -> None:
     if not devices:
         await alive.unprepare(uid)
     else:
-        parameters = (SLICES_BY_MPS if "mig" in devices[0] else BY_MPS) if uid.endswith(("0", "3", "6")) else None
+        parameters = PARAMETERS.get(uid[-1], [None, None])["mig" in devices[0]]
         prepared = await alive.prepare(claim(uid, *devices, parameters=parameters))
         assert names(prepared) == list(devices)
 
@@ -334,7 +395,12 @@ def _check(node: Node, alive: Preparations) -> None:
     everything = [device for record in records.values() for device in record.devices]
     for number, device in enumerate(everything):
         assert not any(device.overlaps(other) for other in everything[number + 1 :])
-    assert set(node.shared) == {uid for uid, record in records.items() if record.shared}
+    shared = [one for record in records.values() for one in record.shared]
+    uuids = {one.uuid for one in shared if one.interval is not None}
+    modes = {uuid: "EXCLUSIVE_PROCESS" for uuid in node.driver.state if uuid not in uuids}
+    daemons = {(uid, one.daemon) for uid, record in records.items() for one in record.shared if one.daemon is not None}
+    intervals = {one.uuid: one.interval for one in shared if one.interval}
+    assert node.sharing() == (intervals, sorted(daemons), modes)
 
 
 async def test_a_gpu_that_a_pod_has_by_a_counted_resource_is_in_no_claim(node: Node) -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from kgpu.base.advice import Advice
 from kgpu.base.errors import HostError
-from kgpu.dra.records import ClaimRecord, ClaimRecords, RecordedDevice, RecordedSlice
+from kgpu.dra.records import ClaimRecord, ClaimRecords, RecordedDevice, RecordedSharing, RecordedSlice
 
 DEVICE = RecordedDevice(request="r", pool="node-1", device="gpu-0-mig-1g10gb-19-3", gpu="GPU-1", start=3, size=1)
 ONE = ClaimRecord(
     uid="uid-1", namespace="team", name="one", boot="boot-1", done=True, devices=(DEVICE,),
-    made=(RecordedSlice(gpu="GPU-1", profile=0, start=3),), shared=("MIG-1",),
+    made=(RecordedSlice(gpu="GPU-1", profile=0, start=3),), shared=(RecordedSharing(uuid="MIG-1", daemon=0, threads=50, memory_mib=1024),),
 )  # fmt: skip
 
 

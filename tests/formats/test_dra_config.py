@@ -117,13 +117,13 @@ ONE, TWO = "GPU-1", "GPU-2"
     ("memory", "by_device", "limits"),
     [
         (None, {}, {}),
-        ("2Gi", {}, {ONE: "2048M", TWO: "2048M"}),
-        ("2Gi", {"0": "1Gi"}, {ONE: "1024M", TWO: "2048M"}),
-        ("2Gi", {ONE: "1Gi", TWO: "1G"}, {ONE: "1024M", TWO: "953M"}),
-        (None, {"1": "1Mi"}, {TWO: "1M"}),
+        ("2Gi", {}, {ONE: 2048, TWO: 2048}),
+        ("2Gi", {"0": "1Gi"}, {ONE: 1024, TWO: 2048}),
+        ("2Gi", {ONE: "1Gi", TWO: "1G"}, {ONE: 1024, TWO: 953}),
+        (None, {"1": "1Mi"}, {TWO: 1}),
     ],
 )
-def test_limits_of_memory_by_device(memory: str | None, by_device: dict[str, str], limits: dict[str, str]) -> None:
+def test_limits_of_memory_by_device(memory: str | None, by_device: dict[str, str], limits: dict[str, int]) -> None:
     mps = ClaimMps(
         memory=Quantity.parse(memory) if memory else None,
         by_device={device: Quantity.parse(limit) for device, limit in by_device.items()},

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from kgpu.hw.simulator import operate, reboot
 from kgpu.hw.simulator.create import environment
 from kgpu.hw.simulator.state import DriverState
 from tests.budget import tries
@@ -408,3 +409,63 @@ def test_help_and_version(sim_root: Root) -> None:
         r"NVIDIA-SMI version  : (\S+)\nNVML version        : 12.\1\nDRIVER version      : \1\nCUDA Version        : 12.8\n",
         smi(root, "--version"),
     )
+
+
+# ---- compute policies ----
+
+
+def timeslices(root: Path) -> list[int]:
+    """What the state says, which is not by way of the program."""
+    state = DriverState.open(root / "state", writable=False)
+    try:
+        return [int(state.gpu(index).timeslice) for index in range(state.gpu_count)]
+    finally:
+        state.close()
+
+
+def test_a_time_slice_is_set_for_gpus_by_name(sim_root: Root) -> None:
+    root = sim_root(gpus=3)
+    uuids = [row[0] for row in query(root, "uuid")]
+    said = smi(root, "compute-policy", "-i", f"{uuids[2]},0", "--set-timeslice=3")
+    assert said.count("Set timeslice policy with value Long for GPU") == 2
+    assert timeslices(root) == [3, 0, 3]
+    smi(root, "compute-policy", "--id", uuids[2], "--set-timeslice", "1")
+    listed = smi(root, "compute-policy", "-l").splitlines()[4:-1]
+    assert [line.strip("| ").split() for line in listed] == [
+        ["0", "Timeslice", "Long"], ["1", "Timeslice", "Default"], ["2", "Timeslice", "Short"],
+    ]  # fmt: skip
+    smi(root, "compute-policy", "--set-timeslice=0")
+    assert timeslices(root) == [0, 0, 0]
+
+
+def test_a_gpu_that_has_no_time_slice_says_so_as_nvidias_does(sim_root: Root) -> None:
+    root = sim_root(gpus=2)
+    operate.set_values(root, {"timeslice-support": "off"}, gpu=1)
+    said = smi(root, "compute-policy", "--set-timeslice=2", code=3)
+    assert re.search(r"Failed to set timeslice policy with value Medium for GPU \S+ : Not Supported\n", said)
+    assert said.endswith("Failed to set timeslice for requested devices : Not Supported\n")
+    assert timeslices(root) == [2, 0]
+    assert "N/A" in smi(root, "compute-policy", "-l", "-i", "1")
+
+
+@pytest.mark.parametrize("profile", ["dgx-1-p100", "dgx-1-v100", "t4"])
+def test_gpus_since_pascals_large_one_have_time_slices(sim_root: Root, profile: str) -> None:
+    root = sim_root(profile, gpus=1)
+    smi(root, "compute-policy", "--set-timeslice=1")
+    assert timeslices(root) == [1]
+
+
+@pytest.mark.parametrize("words", [["--set-timeslice=4"], ["--set-timeslice"], ["-l", "--set-timeslice=1"], ["-x"]])
+def test_what_is_no_compute_policy_is_bad_use(sim_root: Root, words: list[str]) -> None:
+    root = sim_root(gpus=1)
+    assert "Usage: nvidia-smi compute-policy" in smi(root, "compute-policy", *words, code=2)
+    assert timeslices(root) == [0]
+
+
+def test_a_reset_and_a_reboot_lose_the_time_slice(sim_root: Root) -> None:
+    root = sim_root(gpus=1)
+    smi(root, "-pm", "0")
+    for lose in (lambda: smi(root, "--gpu-reset"), lambda: reboot.reboot(root)):
+        smi(root, "compute-policy", "--set-timeslice=3")
+        lose()
+        assert timeslices(root) == [0]

@@ -17,6 +17,7 @@ from kgpu.lab.conformance import skips
 EXAMPLES: Final = """
 kgpu lab conformance --lab embedded --fast
 kgpu lab conformance --sig apps --focus "Job should" --keep ./out
+kgpu lab conformance --lab embedded --claims
 kgpu lab conformance -o json
 """
 
@@ -26,6 +27,7 @@ kgpu lab conformance -o json
 @click.option("--sig", "sigs", type=click.Choice(skips.SIGS), multiple=True, help="Whose tests. Default: all of these.")
 @click.option("--focus", default="", metavar="REGEX", help="Only tests with this in their name.")
 @click.option("--fast", is_flag=True, help="Only what `make test` runs: the API's tests that take seconds.")
+@click.option("--claims", is_flag=True, help="The tests of claims that need no kubelet, in place of conformance.")
 @click.option("--limit", "limit_s", type=click.IntRange(60), default=skips.LIMIT_S, show_default=True,
               metavar="SECONDS", help="When a process of e2e.test gives up.")  # fmt: skip
 @click.option("--processes", type=click.IntRange(1, skips.PROCESSES), default=skips.PROCESSES, show_default=True,
@@ -34,8 +36,8 @@ kgpu lab conformance -o json
               help="Keep what e2e.test printed and reported.")  # fmt: skip
 @output_option()
 def conformance(
-    *, labs: tuple[str, ...], sigs: tuple[str, ...], focus: str, fast: bool, limit_s: int, processes: int,
-    keep: Path | None, output: str,
+    *, labs: tuple[str, ...], sigs: tuple[str, ...], focus: str, fast: bool, claims: bool, limit_s: int,
+    processes: int, keep: Path | None, output: str,
 ) -> None:  # fmt: skip
     """Run Kubernetes' conformance tests on labs that are made for it; exit 1 when one fails.
 
@@ -44,12 +46,15 @@ def conformance(
     from kgpu.lab import progress
     from kgpu.lab.conformance import render
     from kgpu.lab.conformance.model import ResultState
+    from kgpu.lab.conformance.plan import CONFORMANCE_TESTS
     from kgpu.lab.conformance.run import ConformanceOptions, run
 
+    usual, slow = (skips.SIGS, skips.SLOW_CLAIMS) if claims else (skips.FAST_SIGS, skips.SLOW)
     order = ConformanceOptions(
-        sigs=sigs or (skips.FAST_SIGS if fast else skips.SIGS),
+        sigs=sigs or (usual if fast else skips.SIGS),
+        of=skips.CLAIMS if claims else CONFORMANCE_TESTS,
         focus=focus,
-        slow=skips.SLOW if fast else "",
+        slow=slow if fast else "",
         limit_s=limit_s,
         processes=processes,
         keep=keep,

@@ -15,6 +15,7 @@ from typing import Final
 
 from kgpu.doctor import edits, matching
 from kgpu.doctor.edits import Edit
+from kgpu.fit.checks import FilterFaultError
 from kgpu.fit.cycle import Cycle
 from kgpu.fit.explain import explain
 from kgpu.fit.filters_node import AFFINITY, RESOURCES, TAINTS, UNSCHEDULABLE_FILTER
@@ -74,7 +75,10 @@ def fitting(pod: PodView, snapshot: ClusterSnapshot, nodes: Mapping[str, NodeVie
     cycle = Cycle(pod, snapshot)
     if cycle.rejection is not None:
         return ()
-    return tuple(node.name for node in cycle.candidates() if cycle.judge(node) is None)
+    try:
+        return tuple(node.name for node in cycle.candidates() if cycle.judge(node) is None)
+    except FilterFaultError:
+        return ()  # the scheduler gives up, whatever other nodes are like
 
 
 def smallest(

@@ -15,6 +15,7 @@ import msgspec
 
 from kgpu.base.plain import mapping, text
 from kgpu.doctor import host_facts, secrets
+from kgpu.doctor.device_fit import device_fitter
 from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.kinds import Event, Log, Node, Pod, as_lines
 from kgpu.doctor.model import Missing
@@ -305,6 +306,11 @@ class Snapshot:
             view = read.READERS[obj.kind](obj.data)
             if view is not None:
                 found.put(view)
+        if self.knows("ResourceSlice") and self.knows("DeviceClass"):
+            slices, classes, claims = (
+                [one.data for one in self.all(kind)] for kind in ("ResourceSlice", "DeviceClass", "ResourceClaim")
+            )
+            found.fitter = device_fitter(slices, classes, claims)
         return found
 
     def view(self, pod: Pod) -> PodView | None:

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from kgpu.base.errors import HostError
@@ -31,6 +32,8 @@ CLASS: Final = "claim"
 KIND: Final = kind_of(VENDOR, CLASS)
 _VOID: Final = ContainerEdits(env=(f"{ENV_VISIBLE_DEVICES}=void",))
 """NVIDIA's runtime is not to add devices of its own."""
+_NOTHING: Final = ContainerEdits()
+NO_SHARING: Final[Mapping[str, ContainerEdits]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +54,22 @@ class ClaimSpecs:
         """Whether the claim's file is there."""
         return self._path(uid).is_file()
 
-    def write(self, uid: str, nodes: Mapping[str, Sequence[str]], sharing: ContainerEdits) -> None:
-        """The file of a claim: by device the paths of its nodes, the parent's first."""
-        devices = [
-            CdiDevice(names=(f"{uid}-{device}",), nodes=tuple(self.node(path) for path in paths))
-            for device, paths in nodes.items()
-        ]
-        common = merged(merged(self.driver(), _VOID), sharing)
+    def write(
+        self, uid: str, nodes: Mapping[str, Sequence[str]], sharing: Mapping[str, ContainerEdits] = NO_SHARING
+    ) -> None:
+        """The file of a claim: by device the paths of its nodes, the parent's first, and what sharing it takes."""
+        devices = [self._device(uid, device, paths, sharing.get(device, _NOTHING)) for device, paths in nodes.items()]
+        common = merged(self.driver(), _VOID)
         text = dump_spec(build_spec(kind=KIND, devices=devices, common=common, all_device=False))
         path = self._path(uid)
         try:
             write_atomic(path, text)
         except OSError as error:
             raise _trouble(path, error) from error
+
+    def _device(self, uid: str, device: str, paths: Sequence[str], sharing: ContainerEdits) -> CdiDevice:
+        nodes = tuple(self.node(path) for path in paths)
+        return CdiDevice(names=(f"{uid}-{device}",), nodes=nodes, env=sharing.env, mounts=sharing.mounts)
 
     def remove(self, uid: str) -> None:
         """Remove the claim's file, if there is one."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
+from kgpu.formats.dra_config import MPS_GATE, TIME_SLICING_GATE
 from kgpu.formats.go_flags import read_bool
 
 DYNAMIC_MIG: Final = "DynamicMIG"
@@ -35,8 +36,8 @@ class DraGate:
 GATES: Final = (
     DraGate(name=DYNAMIC_MIG, about="every slice that can be made is a device"),
     DraGate(name=HEALTH_CHECK, about="devices that health does not watch are told by a taint"),
-    DraGate(name="TimeSlicingSettings", unbuilt="no claim's time slice is set yet"),
-    DraGate(name="MPSSupport", unbuilt="no MPS daemon is started for a claim yet"),
+    DraGate(name=TIME_SLICING_GATE, about="claims may set the time slice of their GPUs"),
+    DraGate(name=MPS_GATE, about="claims may have an MPS control daemon for their devices"),
     DraGate(name=_PASSTHROUGH, unbuilt="no device is published for virtual machines yet"),
     DraGate(name="DeviceMetadata", unbuilt="it is about devices for virtual machines, which are not published yet"),
     DraGate(name=_DNS_NAMES, default=True, idle=_DOMAIN),
@@ -44,7 +45,7 @@ GATES: Final = (
     DraGate(name="CrashOnNVLinkFabricErrors", default=True, idle=_DOMAIN),
 )
 _EXCLUDE: Final = (
-    (DYNAMIC_MIG, _PASSTHROUGH), (DYNAMIC_MIG, HEALTH_CHECK), (DYNAMIC_MIG, "MPSSupport"),
+    (DYNAMIC_MIG, _PASSTHROUGH), (DYNAMIC_MIG, HEALTH_CHECK), (DYNAMIC_MIG, MPS_GATE),
     (_PASSTHROUGH, HEALTH_CHECK),
 )  # fmt: skip
 _NEED: Final = (("DeviceMetadata", _PASSTHROUGH), ("ComputeDomainCliques", _DNS_NAMES))
@@ -67,6 +68,11 @@ class DraGates:
     def health_check(self) -> bool:
         """Whether devices that nobody watches are told."""
         return self.enabled[HEALTH_CHECK]
+
+    @property
+    def on(self) -> frozenset[str]:
+        """Those that are on."""
+        return frozenset(name for name, enabled in self.enabled.items() if enabled)
 
 
 def read_gates(text: str) -> DraGates:

@@ -111,7 +111,11 @@ class GrantedClaim:
 
     def config(self, device: GrantedDevice, of_type: str, gates: Collection[str]) -> ClaimDeviceConfig:
         """The parameters that count for a device of this type. Raises ClaimRefusedError."""
-        for given in self.parameters:
+        return self.entry(device, of_type, gates)[1]
+
+    def entry(self, device: GrantedDevice, of_type: str, gates: Collection[str]) -> tuple[int, ClaimDeviceConfig]:
+        """The same, with its position among ``parameters``; -1 where none are for it. Raises ClaimRefusedError."""
+        for number, given in enumerate(self.parameters):
             if not given.concern(device.request):
                 continue
             try:
@@ -120,7 +124,7 @@ class GrantedClaim:
                 what = f"claim {self}: the parameters of request {device.request}: {error.what}"
                 raise ClaimRefusedError(what, error.expected, error.remedy) from error
             if found.type == of_type:
-                return found
+                return number, found
             if given.requests:
                 raise ClaimRefusedError(
                     f"claim {self}: request {device.request} has got {device.device}, of type {of_type}, and "
@@ -128,7 +132,7 @@ class GrantedClaim:
                     f"parameters for devices of type {of_type}",
                     "correct the kind of the parameters, or which requests they are for",
                 )
-        return ClaimDeviceConfig(of_type)
+        return -1, ClaimDeviceConfig(of_type)
 
 
 def read_granted(claim: Any, *, driver: str, pool: str, uid: str) -> GrantedClaim:

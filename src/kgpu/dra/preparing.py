@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -24,28 +23,14 @@ from kgpu.dra.claim_specs import ClaimSpecs
 from kgpu.dra.granted import ClaimRefusedError, GrantedClaim, GrantedDevice
 from kgpu.dra.model import DraDevice
 from kgpu.dra.records import ClaimRecord, ClaimRecords, RecordedDevice, RecordedSlice
+from kgpu.dra.sharing import ClaimSharer, GivenSharing
 from kgpu.dra.slice_maker import SliceMaker
 from kgpu.formats.cdi import ContainerEdits
-from kgpu.formats.dra_config import GPU, MIG, ClaimMps, ClaimTimeSlicing
+from kgpu.formats.dra_config import GPU, MIG
 from kgpu.formats.names import ALLOCATION_DRA, ALLOCATION_LABEL
 from kgpu.hw.port import Inventory
 
 log = logging.getLogger(__name__)
-
-NO_SHARING: Final = ContainerEdits()
-Sharing: TypeAlias = ClaimTimeSlicing | ClaimMps
-
-
-class ClaimSharer(Protocol):
-    """Sets how the containers of a claim share its devices. Raises UserError."""
-
-    async def share(self, uid: str, sharing: Mapping[str, Sharing]) -> ContainerEdits:
-        """Bring sharing into force for devices by UUID; what containers get for it besides."""
-        ...
-
-    async def unshare(self, uid: str, uuids: Collection[str]) -> None:
-        """Take it back; what is not there any more is no error."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,6 +63,7 @@ class Preparations:
         """Take up what an earlier process has left: what was not done is undone. Raises HostError."""
         async with self._lock:
             await beside(self.records.load)
+            await self.sharer.resume([one for one in self.records.all.values() if one.done])
             for record in [one for one in self.records.all.values() if not one.done]:
                 try:
                     await self._undo(record)
@@ -90,7 +76,7 @@ class Preparations:
             record = self.records.all.get(claim.uid)
             if record is not None and record.done and _is_of(record, claim):
                 if not await beside(self.specs.has, claim.uid):
-                    await self._write_spec(record, await self.read(), await self._share(record, claim))
+                    await self._write_spec(record, await self.read())
                 return record.devices
             if record is not None:
                 await self._undo(record)
@@ -132,7 +118,8 @@ class Preparations:
         )  # fmt: skip
         self._refuse_taken(claim, devices)
         for granted, device in found:
-            claim.config(granted, _type(device.size), self.gates)
+            if claim.config(granted, _type(device.size), self.gates).sharing is not None:
+                self._refuse_shared(claim, granted, device)
         made = tuple(
             RecordedSlice(gpu=device.gpu, profile=device.profile, start=device.start)
             for _, device in found
@@ -178,15 +165,23 @@ class Preparations:
                         f"wait until the pods of claim {record} have ended, or delete them",
                     )  # fmt: skip
 
+    def _refuse_shared(self, claim: GrantedClaim, granted: GrantedDevice, device: DraDevice) -> None:
+        """How a device is shared is for the claim to say that has it: another's containers would feel it."""
+        if granted.admin or granted.share:
+            raise ClaimRefusedError(
+                f"claim {claim}: its parameters say how {device.name} is shared, which other claims may have, too",
+                "parameters without sharing, or a device for this claim alone",
+                "remove sharing from the parameters of the claim and of its device class",
+            )  # fmt: skip
+
     # --- steps ---
 
     async def _do(self, planned: ClaimRecord, claim: GrantedClaim) -> tuple[RecordedDevice, ...]:
         try:
             await self.slices.make(planned.made)
             inventory = await self.read()
-            record = _identified(planned, inventory)
-            sharing = await self._share(record, claim)
-            record = await self._write_spec(record, inventory, sharing)
+            record = await self._noted_sharing(_identified(planned, inventory), claim)
+            record = await self._write_spec(record, inventory)
             record = msgspec.structs.replace(record, done=True)
             await beside(self.records.put, record)
         except UserError as failure:
@@ -202,27 +197,28 @@ class Preparations:
         except UserError as error:
             log.warning("claim %s: %s; and it is not undone yet: %s", record, failure.one_line(), error.one_line())
 
-    async def _share(self, record: ClaimRecord, claim: GrantedClaim) -> ContainerEdits:
-        """Bring into force how the claim's devices are shared, after it is recorded which are."""
-        sharing = {}
+    async def _noted_sharing(self, record: ClaimRecord, claim: GrantedClaim) -> ClaimRecord:
+        """The record with what is to be set for sharing, which is on the disk before it is done."""
+        wanted = {}
         for granted, device in zip(claim.devices, record.devices, strict=True):
-            found = claim.config(granted, _type(device.size), self.gates).sharing
-            if found is not None:
-                sharing[device.uuid] = found
-        if not sharing:
-            return NO_SHARING
-        if tuple(sharing) != record.shared:
-            await beside(self.records.put, msgspec.structs.replace(record, shared=tuple(sharing)))
-        return await self.sharer.share(record.uid, sharing)
+            entry, config = claim.entry(granted, _type(device.size), self.gates)
+            if config.sharing is not None:
+                wanted[device.uuid] = GivenSharing(entry, config.sharing)
+        shared = await self.sharer.plan(str(record), wanted) if wanted else ()
+        if shared:
+            record = msgspec.structs.replace(record, shared=shared)
+            await beside(self.records.put, record)
+        return record
 
-    async def _write_spec(self, record: ClaimRecord, inventory: Inventory, sharing: ContainerEdits) -> ClaimRecord:
-        """Write the claim's CDI spec; the record with the names in it, and what is recorded of sharing."""
+    async def _write_spec(self, record: ClaimRecord, inventory: Inventory) -> ClaimRecord:
+        """Bring sharing into force and write the claim's CDI spec; the record with the names in it."""
         nodes = _nodes(inventory, record.devices)
+        edits = await self.sharer.share(record) if record.shared else {}
+        sharing = {one.device: edits.get(one.uuid, ContainerEdits()) for one in record.devices}
         await beside(self.specs.write, record.uid, nodes, sharing)
         names = self.specs.names(record.uid, list(nodes))
         devices = tuple(msgspec.structs.replace(device, cdi=(names[device.device],)) for device in record.devices)
-        noted = self.records.all.get(record.uid, record)
-        return msgspec.structs.replace(record, devices=devices, shared=noted.shared)
+        return msgspec.structs.replace(record, devices=devices)
 
     async def _undo(self, record: ClaimRecord) -> None:
         """Containers can't get the devices any more, then sharing ends, then slices go, then the record.
@@ -234,7 +230,7 @@ class Preparations:
             await beside(self.records.put, record)
         await beside(self.specs.remove, record.uid)
         if record.shared:
-            await self.sharer.unshare(record.uid, record.shared)
+            await self.sharer.unshare(record)
         others = [made for other in self.records.all.values() if other.uid != record.uid for made in other.made]
         await self.slices.unmake(record.made, keep={made.gpu for made in others})
         await beside(self.records.drop, record.uid)

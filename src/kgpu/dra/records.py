@@ -58,8 +58,22 @@ class RecordedSlice(msgspec.Struct, frozen=True, kw_only=True):
     start: int
 
 
+class RecordedSharing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a device is shared. ``interval`` is the time slice that is set, None for none; ``former_mode`` the compute
+    mode to give back then, "" for the one it has. ``daemon`` is the number of the claim's MPS daemon that serves it,
+    whose clients have ``threads`` percent and ``memory_mib`` of pinned memory, 0 for all of it.
+    """
+
+    uuid: str
+    interval: int | None = None
+    former_mode: str = ""
+    daemon: int | None = None
+    threads: int = 100
+    memory_mib: int = 0
+
+
 class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One claim. ``made`` are the slices to make or made, ``shared`` the UUIDs of devices whose sharing is set."""
+    """One claim. ``made`` are the slices to make or made, ``shared`` what is set of devices for sharing."""
 
     uid: str
     namespace: str
@@ -68,7 +82,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True):
     done: bool = False
     devices: tuple[RecordedDevice, ...] = ()
     made: tuple[RecordedSlice, ...] = ()
-    shared: tuple[str, ...] = ()
+    shared: tuple[RecordedSharing, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

@@ -72,6 +72,14 @@ class Rejection:
     subject: str = ""
 
 
+class FilterFaultError(Exception):
+    """A filter fails instead of judging: kube-scheduler gives the pod up for now, whatever other nodes are like."""
+
+    def __init__(self, filter_name: str, words: str) -> None:
+        super().__init__(f'running "{filter_name}" filter plugin: {words}')
+        self.filter = filter_name
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """``prepare`` gives the checker for a pod, None when the filter has nothing to do with it, or a rejection."""

@@ -63,7 +63,7 @@ class Cycle:
         return nodes.values() if self.only is None else [nodes[name] for name in sorted(self.only) if name in nodes]
 
     def judge(self, node: NodeState) -> FilterRefusal | None:
-        """None when the pod fits the node."""
+        """None when the pod fits the node. Raises FilterFaultError."""
         return self._judge(node, self.checkers, self.snapshot.nominated_at(node.name, self.pod))
 
     def judge_changed(self, node: NodeState, checkers: list[tuple[str, Checker]]) -> FilterRefusal | None:

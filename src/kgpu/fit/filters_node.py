@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from kgpu.base.suggest import did_you_mean
 from kgpu.fit.checks import PASS, Checker, Filter, Miss, Misses, Rejection, StaticChecker, names_of
+from kgpu.fit.extended import extended_ask
 from kgpu.fit.model import PODS, NodeView, PodView, Reason
 from kgpu.fit.resources import say
 from kgpu.fit.selectors import NAME_FIELD, UNSCHEDULABLE, Requirement, Taint, tolerated
@@ -200,8 +202,10 @@ class Resources(StaticChecker):
 
     moves: bool = True
 
-    def __init__(self, pod: PodView) -> None:
+    def __init__(self, pod: PodView, offered: Collection[str] = ()) -> None:
+        """``offered`` are resources that device classes offer: a node that has none of one is judged by its devices."""
         self._wanted = tuple((name, amount) for name, amount in pod.requests.items() if amount > 0 and name != PODS)
+        self._offered = offered
         self._misses = {name: self._pair(name) for name, _ in self._wanted}
 
     @staticmethod
@@ -216,7 +220,7 @@ class Resources(StaticChecker):
             misses.append(_TOO_MANY)
         for name, wanted in self._wanted:
             have = allocatable.get(name, 0)
-            if wanted > have - used.get(name, 0):
+            if wanted > have - used.get(name, 0) and (have or name not in self._offered):
                 misses.append(self._misses[name][wanted > have])
         return tuple(misses) if misses else PASS
 
@@ -229,7 +233,7 @@ class Resources(StaticChecker):
             reasons.append(Reason(RESOURCES, _TOO_MANY.phrase, sentence, resolvable=True, node=node.name, subject=PODS))
         for name, wanted in self._wanted:
             have, used = view.allocatable.get(name, 0), node.used.get(name, 0)
-            if wanted <= have - used:
+            if wanted <= have - used or (not have and name in self._offered):
                 continue
             holders = sorted(
                 (pod for pod in node.pods.values() if pod.used.get(name)), key=lambda pod: (-pod.used[name], pod.key)
@@ -299,13 +303,18 @@ def _prepare_affinity(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Reje
     return required_affinity(pod, snapshot)
 
 
+def _prepare_resources(pod: PodView, snapshot: ClusterSnapshot) -> Checker:
+    ask = extended_ask(pod, snapshot)
+    return Resources(pod, ask.classes if ask is not None else ())
+
+
 FILTERS: Final = (
     Filter(UNSCHEDULABLE_FILTER, lambda pod, _: Cordon(pod)),
     Filter(NAME, lambda pod, _: OneNode(pod) if pod.node else None),
     Filter(TAINTS, lambda pod, _: Taints(pod)),
     Filter(AFFINITY, _prepare_affinity),
     Filter(PORTS, lambda pod, _: HostPorts(pod) if pod.ports else None),
-    Filter(RESOURCES, lambda pod, _: Resources(pod)),
+    Filter(RESOURCES, _prepare_resources),
 )
 
 __all__ = ["FILTERS", "named_nodes", "names_of", "required_affinity"]

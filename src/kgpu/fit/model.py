@@ -82,6 +82,15 @@ class PodClaim:
     generated: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ContainerAsk:
+    """A container's requests by name, in whole units. One that ``ends`` is an init container and no sidecar."""
+
+    name: str
+    requests: tuple[tuple[str, int], ...]
+    ends: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PodView:
     """A pod. ``requests`` is what it asks for, ``used`` what it takes where it is bound (after resizes)."""
@@ -116,6 +125,8 @@ class PodView:
     volume_claims: tuple[tuple[str, bool], ...] = ()
     """Names of PersistentVolumeClaims, each with whether it is generated for an ephemeral volume."""
     claims: tuple[PodClaim, ...] = ()
+    containers: tuple[ContainerAsk, ...] = ()
+    """Init containers first; empty for a pod without extended resources."""
     created: str = ""
     started: str = ""
     owner: str = ""
@@ -241,6 +252,10 @@ class ClaimView:
     allocated: bool = False
     node_terms: tuple[NodeTerm, ...] | None = None
     classes: Mapping[str, str] = field(default_factory=dict)
+    extended_for: str = ""
+    """The uid of the pod whose extended resources it was made for, "" for other claims."""
+    reserved_for: tuple[str, ...] = ()
+    """The uids of the pods that may use it."""
     spec: Mapping[str, Any] = field(default_factory=dict)
     """``spec.devices`` as it is, for who allocates."""
 
@@ -249,11 +264,23 @@ class ClaimView:
         return (self.namespace, self.name)
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceRefusal:
+    """Why claims can't be allocated, in the scheduler's words. ``everywhere``: something is wrong with them or with a
+    slice, and the scheduler looks at no further node.
+    """
+
+    phrase: str
+    everywhere: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceClassView:
-    """A DeviceClass with its spec as it is."""
+    """A DeviceClass with its spec as it is. ``resource`` is the extended resource that it offers, "" for none."""
 
     name: str
+    resource: str = ""
+    created: str = ""
     spec: Mapping[str, Any] = field(default_factory=dict)
 
 

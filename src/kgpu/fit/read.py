@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from kgpu.base.plain import items, mapping, number, strings, text, texts
+from kgpu.base.quantity import NANO
 from kgpu.fit.model import (
     BudgetView,
     ClaimView,
+    ContainerAsk,
     DeviceClassView,
     HostPort,
     NamespaceView,
@@ -27,7 +29,7 @@ from kgpu.fit.model import (
     VolumeView,
     WeightedNodeTerm,
 )
-from kgpu.fit.resources import amounts, nanos, pod_nonzero, pod_requests, pod_used
+from kgpu.fit.resources import amounts, container_requests, nanos, pod_nonzero, pod_requests, pod_used
 from kgpu.fit.selectors import (
     EVERYTHING,
     LABEL_OPERATORS,
@@ -40,6 +42,7 @@ from kgpu.fit.selectors import (
     field_problem,
     problem,
 )
+from kgpu.formats.names import EXTENDED_CLAIM_ANNOTATION
 
 Object = Mapping[str, Any]
 _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
@@ -194,6 +197,20 @@ def _claims(spec: Object, status: Object) -> tuple[PodClaim, ...]:
     return tuple(claims)
 
 
+def _container_asks(spec: Object) -> tuple[ContainerAsk, ...]:
+    ignored: list[str] = []
+
+    def ask(container: Object, *, starts: bool) -> ContainerAsk:
+        exact = container_requests(container, ignored)
+        asked = tuple((name, amount // NANO) for name, amount in exact.items())
+        return ContainerAsk(text(container.get("name")), asked, starts and container.get("restartPolicy") != "Always")
+
+    return (
+        *(ask(container, starts=True) for container in map(mapping, items(spec.get("initContainers")))),
+        *(ask(container, starts=False) for container in map(mapping, items(spec.get("containers")))),
+    )
+
+
 def owner_of(metadata: Object) -> str:
     """``Kind/name`` of the controlling owner, "" for none."""
     for reference in map(mapping, items(metadata.get("ownerReferences"))):
@@ -256,6 +273,7 @@ def pod(obj: Object) -> PodView | None:
         ports=_host_ports(spec),
         volume_claims=_volume_claims(spec, name),
         claims=_claims(spec, status),
+        containers=_container_asks(spec) if any("/" in name for name in requests) else (),
         created=text(metadata.get("creationTimestamp")),
         started=text(status.get("startTime")),
         owner=owner_of(metadata),
@@ -384,8 +402,17 @@ def claim(obj: Object) -> ClaimView | None:
         allocated=isinstance(allocation, dict),
         node_terms=node_terms(mapping(allocation).get("nodeSelector")),
         classes=dict(_request_classes(devices)),
+        extended_for=_extended_for(metadata),
+        reserved_for=tuple(text(consumer.get("uid")) for consumer in map(mapping, items(status.get("reservedFor")))),
         spec=devices,
     )
+
+
+def _extended_for(metadata: Object) -> str:
+    if mapping(metadata.get("annotations")).get(EXTENDED_CLAIM_ANNOTATION) != "true":
+        return ""
+    owners = map(mapping, items(metadata.get("ownerReferences")))
+    return next((text(owner.get("uid")) for owner in owners if owner.get("controller") is True), "")
 
 
 def _request_classes(devices: Object) -> list[tuple[str, str]]:
@@ -403,7 +430,9 @@ def _request_classes(devices: Object) -> list[tuple[str, str]]:
 
 def device_class(obj: Object) -> DeviceClassView | None:
     name = text(mapping(obj.get("metadata")).get("name"))
-    return DeviceClassView(name=name, spec=mapping(obj.get("spec"))) if name else None
+    metadata, spec = mapping(obj.get("metadata")), mapping(obj.get("spec"))
+    resource, created = text(spec.get("extendedResourceName")), text(metadata.get("creationTimestamp"))
+    return DeviceClassView(name=name, resource=resource, created=created, spec=spec) if name else None
 
 
 READERS: Final[Mapping[str, Callable[[Object], Any]]] = {

@@ -18,6 +18,7 @@ from kgpu.fit.model import (
     BudgetView,
     ClaimView,
     DeviceClassView,
+    DeviceRefusal,
     Key,
     NamespaceView,
     NodeView,
@@ -35,6 +36,14 @@ Pods: TypeAlias = dict[str, PodView]
 
 class DeviceFitter(Protocol):
     """Simulates the allocation of claims, CEL included, for the devices as they are at one moment."""
+
+    def refusal(self, claims: tuple[ClaimView, ...], node: NodeState) -> DeviceRefusal | None:
+        """Why the scheduler does not allocate the claims on the node; None when all can be allocated there together."""
+        ...
+
+    def preference(self, claims: tuple[ClaimView, ...], node: NodeState) -> int:
+        """How good the choices are that the claims get on the node, where they can choose: more is better."""
+        ...
 
     def missing(self, claims: tuple[ClaimView, ...], node: NodeState) -> tuple[str, ...]:
         """Sentences about what the node lacks for the claims; empty when all can be allocated there together."""
@@ -166,6 +175,10 @@ class ClusterSnapshot:
         self.schedulers: frozenset[str] | None = None
         self.fitter: DeviceFitter | None = None
         """Who judges devices for claims; without one no claim can be allocated."""
+        self.classes_offer = False
+        """Whether device classes offer extended resources (DRAExtendedResource)."""
+        self.in_flight: set[str] = set()
+        """The uids of claims whose allocation is decided and not yet written."""
         self._strays: dict[str, Pods] = {}
         self._taints: dict[tuple[Taint, ...], tuple[Taint, ...]] = {}
 

@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.fit import claims, preempt
-from kgpu.fit.checks import Rejection
+from kgpu.fit.checks import FilterFaultError, Rejection
 from kgpu.fit.cycle import FILTERS, Cycle, FilterRefusal
-from kgpu.fit.model import NONE, PodView, Preemption
+from kgpu.fit.model import NONE, ClaimView, PodView, Preemption
 from kgpu.fit.snapshot import ClusterSnapshot, ClusterView, NodeState
 
 NO_NODES: Final = "no nodes available to schedule pods"
 GATED: Final = "Scheduling is blocked due to non-empty scheduling gates"
 UNSCHEDULABLE: Final = "Unschedulable"
 SCHEDULING_GATED: Final = "SchedulingGated"
+SCHEDULER_ERROR: Final = "SchedulerError"
 _OUTSIDE: Final = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 _POSITIONS: Final = {row.name: position for position, row in enumerate(FILTERS)}
 
@@ -30,7 +31,8 @@ _POSITIONS: Final = {row.name: position for position, row in enumerate(FILTERS)}
 class FitVerdict:
     """Where a pod can go. ``fits`` are node names; with none, ``message`` is the scheduler's, ``preemption`` a way out.
 
-    ``reason`` is the word in the pod's PodScheduled condition: Unschedulable, SchedulingGated, "" when it fits.
+    ``reason`` is the word in the pod's PodScheduled condition: Unschedulable, SchedulingGated, SchedulerError where a
+    filter failed, "" when it fits.
     ``gate`` says why the pod is not even tried, "" when it is. ``outside`` counts the nodes that were not looked at
     because the pod names others.
     """
@@ -47,6 +49,10 @@ class FitVerdict:
     counts: Mapping[str, int] = field(default_factory=dict)
     """Nodes by phrase."""
     preemption: Preemption | None = None
+    deallocates: ClaimView | None = None
+    """The claim that the scheduler deallocates, as its devices are of no use where they are; one that it has made for
+    the pod's extended resources it deletes.
+    """
 
     @property
     def schedulable(self) -> bool:
@@ -69,6 +75,15 @@ def verdict(pod: PodView, cluster: ClusterView | ClusterSnapshot) -> FitVerdict:
 
 def conclude(cycle: Cycle) -> FitVerdict:
     """The verdict of a cycle that is prepared."""
+    try:
+        return _concluded(cycle)
+    except FilterFaultError as fault:
+        return FitVerdict(
+            pod=cycle.pod, nodes=len(cycle.snapshot.nodes), reason=SCHEDULER_ERROR, message=str(fault)
+        )  # fmt: skip
+
+
+def _concluded(cycle: Cycle) -> FitVerdict:
     pod, total = cycle.pod, len(cycle.snapshot.nodes)
     if cycle.rejection is not None:
         return _rejected(cycle, cycle.rejection)
@@ -87,15 +102,18 @@ def conclude(cycle: Cycle) -> FitVerdict:
     if outside:
         counts[_OUTSIDE] += outside
     tried = preempt.attempt(cycle, refused)
+    kept_off = [cycle.snapshot.nodes[name] for name, refusal in refused.items() if claims.ELSEWHERE in refusal.misses]
+    freed = claims.useless(pod, (checker for _, checker in cycle.checkers), kept_off)
     return FitVerdict(
         pod=pod,
         nodes=total,
         refused=refused,
         outside=outside,
         reason=UNSCHEDULABLE,
-        message=_message(total, _histogram(counts), "" if tried.found else _ways_out(cycle, tried)),
+        message=_message(total, _histogram(counts), "" if tried.found else _ways_out(cycle, tried, freed)),
         counts=counts,
         preemption=tried.found,
+        deallocates=freed,
     )
 
 
@@ -116,15 +134,16 @@ def _refusal(cycle: Cycle, rejection: Rejection, text: str, preemption: Preempti
     )  # fmt: skip
 
 
-def _ways_out(cycle: Cycle, tried: preempt.Attempt) -> str:
+def _ways_out(cycle: Cycle, tried: preempt.Attempt, freed: ClaimView | None = None) -> str:
+    after = claims.after_failure(cycle.pod, cycle.snapshot, cycle.rejection, freed)
     if tried.ineligible:
-        return f"{claims.after_failure(cycle.pod, cycle.rejection)}, preemption: {tried.ineligible}"
+        return f"{after}, preemption: {tried.ineligible}"
     total, why = len(cycle.snapshot.nodes), tried.refusals or {}
     counts = Counter(phrase for phrases in why.values() for phrase in phrases)
     if total > len(why):
         counts[preempt.NO_HELP] += total - len(why)
     inner = _message(total, _histogram(counts), "")
-    return f"{claims.after_failure(cycle.pod, cycle.rejection)}, preemption: {inner}"
+    return f"{after}, preemption: {inner}"
 
 
 def _histogram(counts: Mapping[str, int]) -> str:
@@ -139,7 +158,10 @@ def _message(total: int, phrases: str, after: str) -> str:
 
 
 def feasible(cycle: Cycle, *, enough: int, start: int = 0) -> tuple[list[str], int]:
-    """Up to ``enough`` nodes that fit, looked for from the ``start``-th on, and how many were looked at."""
+    """Up to ``enough`` nodes that fit, looked for from the ``start``-th on, and how many were looked at.
+
+    Raises FilterFaultError.
+    """
     nodes = list(cycle.candidates())
     fitting: list[str] = []
     looked = 0

@@ -55,12 +55,12 @@ class ClaimMps:
     memory: Quantity | None = None
     by_device: Mapping[str, Quantity] = field(default_factory=dict)
 
-    def limits(self, uuids: Sequence[str]) -> dict[str, str]:
-        """Limits of pinned memory by device, in MiB as MPS takes them: ``2048M``. Raises ConfigError."""
+    def limits(self, uuids: Sequence[str]) -> dict[str, int]:
+        """Limits of pinned memory by device, in MiB, which is what MPS takes. Raises ConfigError."""
         limits: dict[str, Quantity] = dict.fromkeys(uuids, self.memory) if self.memory is not None else {}
         for device, limit in self.by_device.items():
             limits[_uuid_of(device, uuids)] = limit
-        return {uuid: f"{limit.value // _MIB}M" for uuid, limit in limits.items()}
+        return {uuid: limit.value // _MIB for uuid, limit in limits.items()}
 
 
 @dataclass(frozen=True, slots=True)

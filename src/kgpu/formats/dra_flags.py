@@ -33,6 +33,7 @@ WITHOUT: Final = (
     _row(attr="hook", flag="--nvidia-cdi-hook-path", envs=("NVIDIA_CDI_HOOK_PATH",), idle="specs have no hooks"),
     _row(attr="health_port", flag="--healthcheck-port", envs=("HEALTHCHECK_PORT",), idle=_AGENT, usual=("-1",)),
     _row(attr="http_endpoint", flag="--http-endpoint", envs=("HTTP_ENDPOINT",), idle=_AGENT),
+    _row(attr="metrics_path", flag="--metrics-path", envs=("METRICS_PATH",), idle=_AGENT, usual=("/metrics",)),
     _row(attr="proc_devices", flag="--alt-proc-devices-path", envs=("ALT_PROC_DEVICES_PATH",), idle=_DRIVER),
     _row(attr="mask_params", flag="--mask-nvidia-driver-params", envs=("MASK_NVIDIA_DRIVER_PARAMS",), idle=_DRIVER,
          usual=("false",)),

@@ -51,6 +51,10 @@ VOLUME_MOUNTS_DIR: Final = "/var/run/nvidia-container-devices"
 # Kubernetes' own names of Dynamic Resource Allocation
 ADMIN_ACCESS_LABEL: Final = "resource.kubernetes.io/admin-access"  # on a namespace: claims may ask for admin access
 CLAIM_FINALIZER: Final = "resource.kubernetes.io/delete-protection"  # of claims that are allocated
+DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"  # with a class's name: its extended resource
+EXTENDED_CLAIM_ANNOTATION: Final = (
+    "resource.kubernetes.io/extended-resource-claim"  # on a claim made for such resources
+)
 POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"  # on a claim made for a pod: the pod's name of it
 
 # CDI

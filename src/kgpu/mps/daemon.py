@@ -57,7 +57,7 @@ class ControlDaemon:
         self._report = report
         self._clock = clock
         self._changed = changed
-        self._complaint = Complaint(report, reason="MpsDaemonFailed", subject=spec.resource, severity=Severity.ERROR)
+        self._complaint = Complaint(report, reason="MpsDaemonFailed", subject=spec.subject, severity=Severity.ERROR)
         self._lock = threading.Lock()
         self._over = False
 
@@ -67,11 +67,11 @@ class ControlDaemon:
         while True:
             began = self._clock.monotonic()
             try:
-                said = await beside(ControlLog, self.spec.log, self.spec.resource, behind=True)
+                said = await beside(ControlLog, self.spec.log, self.spec.subject, behind=True)
                 pid = await beside(self._bring_up)
                 self._complaint.over()
                 self._become(serves=True)
-                async with running(**{f"log of {self.spec.resource}": said.follow(self._clock)}):
+                async with running(**{f"log of {self.spec.subject}": said.follow(self._clock)}):
                     why = await self._watch(pid)
                 await beside(said.tell)
                 self._become(serves=False)
@@ -111,7 +111,7 @@ class ControlDaemon:
         with self._lock:
             if self._over:
                 raise HostError(
-                    f"the MPS control daemon of {self.spec.resource} is being ended",
+                    f"the MPS control daemon of {self.spec.subject} is being ended",
                     "no start after its end", "nothing: it is started again when it is wanted",
                 )  # fmt: skip
             folders.prepare(self.spec)
@@ -132,7 +132,7 @@ class ControlDaemon:
             pid = self._driver.running(self.spec).daemon
             if not pid:
                 raise HostError(
-                    f"the MPS control daemon of {self.spec.resource} has ended at once",
+                    f"the MPS control daemon of {self.spec.subject} has ended at once",
                     "a daemon that stays", f"look at {self.spec.log}/control.log",
                 )  # fmt: skip
             folders.mark(self.spec)
@@ -148,7 +148,7 @@ class ControlDaemon:
             same = False
         if not same:
             raise HostError(
-                f"the MPS control daemon of {self.spec.resource} has {said[:80]!r} as its part of the threads",
+                f"the MPS control daemon of {self.spec.subject} has {said[:80]!r} as its part of the threads",
                 f"{self.spec.percentage}", f"look at {self.spec.log}/control.log",
             )  # fmt: skip
 
@@ -171,13 +171,13 @@ class ControlDaemon:
             ended = () if self._over else self._driver.end(self.spec)
         self._report(
             Advice(
-                subject=self.spec.resource,
-                what=f"the clients of {self.spec.resource} are lost, and it is not offered until its MPS control daemon"
-                " serves again",
+                subject=self.spec.subject,
+                what=f"the clients of {self.spec.subject} are lost, and it takes no new ones until its MPS control"
+                " daemon serves again",
                 why=why,
                 evidence=tuple(f"process {pid} was left of it, and was ended" for pid in ended),
                 severity=Severity.ERROR,
-                remedy=f"restart the pods that use {self.spec.resource}; look at {self.spec.log}/control.log",
+                remedy=f"restart the pods that use {self.spec.subject}; look at {self.spec.log}/control.log",
                 reason="MpsDaemonLost",
             )
         )
@@ -197,4 +197,4 @@ class ControlDaemon:
             self._record.stop(self.spec, restore=restore)
 
     def _say(self, what: str, why: str) -> None:
-        self._report(Advice(subject=self.spec.resource, what=what, why=why, reason="MpsDaemonAdopted"))
+        self._report(Advice(subject=self.spec.subject, what=what, why=why, reason="MpsDaemonAdopted"))

@@ -21,10 +21,9 @@ from kgpu.base.errors import HostError
 from kgpu.formats.names import ENV_MPS_PIPE_DIRECTORY
 from kgpu.host.commands import run
 from kgpu.mps.model import DaemonSpec
-from kgpu.mps.programs import CONTROL, SERVER, SMI, DriverPrograms
+from kgpu.mps.programs import CONTROL, SERVER, DriverPrograms
+from kgpu.mps.smi import SmiSettings
 
-MODES: Final = ("DEFAULT", "EXCLUSIVE_THREAD", "PROHIBITED", "EXCLUSIVE_PROCESS")
-SMI_SECONDS: Final = 30.0
 START_SECONDS: Final = 30.0
 TELL_SECONDS: Final = 10.0
 END_SECONDS: Final = 5.0
@@ -85,19 +84,13 @@ class DriverMps:
 
     def __init__(self, programs: DriverPrograms) -> None:
         self._programs = programs
+        self._smi = SmiSettings(programs)
 
     def mode(self, uuid: str) -> str:
-        said = self._smi("-i", uuid, "--query-gpu=compute_mode", "--format=csv,noheader").strip().upper()
-        if said not in MODES:
-            raise HostError(
-                f"{SMI} says that the compute mode of {uuid} is {said[:80]!r}",
-                f"one of {', '.join(MODES)}",
-                "look at the GPU with `nvidia-smi -q -d COMPUTE`",
-            )
-        return said
+        return self._smi.mode(uuid)
 
     def set_mode(self, uuid: str, mode: str) -> None:
-        self._smi("-i", uuid, "-c", mode)
+        self._smi.set_mode(uuid, mode)
 
     def start(self, spec: DaemonSpec) -> None:
         command = self._programs.sharing(spec.root, CONTROL, "-d")
@@ -109,7 +102,7 @@ class DriverMps:
             words = " ".join(told.read(4096).decode(errors="replace").split())
         if code != 0:
             raise HostError(
-                f"the MPS control daemon of {spec.resource} can't be started: "
+                f"the MPS control daemon of {spec.subject} can't be started: "
                 + (f"it has ended with {code}: {words or 'it printed nothing'}" if code is not None else "it hangs"),
                 "a daemon that listens",
                 _LOST,
@@ -126,7 +119,7 @@ class DriverMps:
         if done.code != 0:
             said = "no answer in time" if done.code is None else done.last_lines or f"exit code {done.code}"
             raise HostError(
-                f"the MPS control daemon of {spec.resource} refuses {commands[0].split()[0]}: {said}",
+                f"the MPS control daemon of {spec.subject} refuses {commands[0].split()[0]}: {said}",
                 "a daemon that answers",
                 _LOST,
             )
@@ -158,7 +151,7 @@ class DriverMps:
             if not left:
                 return tuple(ended)
         raise HostError(
-            f"processes {', '.join(map(str, left))} of MPS for {spec.resource} can't be ended",
+            f"processes {', '.join(map(str, left))} of MPS for {spec.subject} can't be ended",
             "processes that end when they are killed",
             "reboot the node: the driver holds them in the kernel",
         )
@@ -194,19 +187,6 @@ class DriverMps:
                 time.sleep(_PAUSE)
             else:
                 return
-
-    def _smi(self, *words: str) -> str:
-        command = self._programs.plain(SMI, *words)
-        done = run(command, seconds=SMI_SECONDS, env=self._programs.environment())
-        if done.code is None:
-            raise HostError(f"{SMI} {' '.join(words)} does not return", "an answer of the driver", "reboot the node")
-        if done.code:
-            raise HostError(
-                f"{SMI} {' '.join(words)} has failed with {done.code}: {done.last_lines or 'it printed nothing'}",
-                "a driver that answers, and root to change a compute mode",
-                "run this as root; look at the GPU with `kgpu health`",
-            )
-        return done.tail
 
 
 def _reap(pid: int) -> None:

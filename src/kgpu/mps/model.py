@@ -46,7 +46,8 @@ class DaemonSpec:
     """One control daemon: it serves ``gpus`` (UUIDs), which it numbers in this order.
 
     ``limits_mib`` are the most pinned memory of one client by GPU, 0 for no limit. ``percentage`` is the part of the
-    threads that one client can have active, 1 to 100. ``replicas`` are the shares of each GPU.
+    threads that one client can have active, 1 to 100. ``replicas`` are the shares of each GPU. ``title`` is what it is
+    called where that is not the resource.
     """
 
     root: str
@@ -55,6 +56,12 @@ class DaemonSpec:
     replicas: tuple[int, ...] = ()
     limits_mib: tuple[int, ...] = ()
     percentage: int = 100
+    title: str = ""
+
+    @property
+    def subject(self) -> str:
+        """Who has it, as users know it."""
+        return self.title or self.resource
 
     @property
     def folder(self) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.base.errors import ConfigError
-from kgpu.formats import mps_folders
 from kgpu.formats.plugin_config import most_mps_clients
 from kgpu.mps.model import DaemonSpec, MpsOrder, MpsPlan, MpsShare, SharedGpu, ShareRefusal
 
@@ -82,15 +81,20 @@ def plan(order: MpsOrder) -> MpsPlan:
     return MpsPlan(root=order.root, daemons=tuple(daemons), refused=tuple(refused))
 
 
+def socket_problem(lead: str, spec: DaemonSpec, remedy: str) -> ConfigError | None:
+    """Why a daemon could not listen in its folder, None if it can. ``lead`` begins the error."""
+    path = f"{spec.pipe}/{LONGEST_SOCKET}"
+    if len(path.encode()) <= SOCKET_PATH:
+        return None
+    return ConfigError(f"{lead}the path of its socket is too long: {path}", f"at most {SOCKET_PATH} bytes", remedy)
+
+
 def _problem(root: str, share: MpsShare, taken: dict[str, str]) -> ConfigError | None:
     lead = f"{share.resource} gets no MPS control daemon: "
-    path = f"{mps_folders.pipe_folder(root, share.resource)}/{LONGEST_SOCKET}"
-    if len(path.encode()) > SOCKET_PATH:
-        return ConfigError(
-            f"{lead}the path of its socket is too long: {path}",
-            f"at most {SOCKET_PATH} bytes",
-            "choose a shorter flags.mpsRoot (MPS_ROOT) or resource name",
-        )
+    spec = DaemonSpec(root=root, resource=share.resource, gpus=())
+    problem = socket_problem(lead, spec, "choose a shorter flags.mpsRoot (MPS_ROOT) or resource name")
+    if problem is not None:
+        return problem
     for gpu in share.gpus:
         if gpu.uuid in taken:
             return ConfigError(

@@ -21,6 +21,8 @@ from kgpu.mps.driver import MpsDriver
 from kgpu.mps.model import DaemonSpec
 
 EXCLUSIVE: Final = "EXCLUSIVE_PROCESS"
+SLICE: Final = "MIG-"
+"""How UUIDs of slices begin, which have no compute mode of their own."""
 FILE_NAME: Final = "mps.json"
 _MOST: Final = 1 << 20
 
@@ -29,6 +31,7 @@ class _StartedDaemon(msgspec.Struct, frozen=True):
     root: str
     resource: str
     gpus: tuple[str, ...]
+    title: str = ""
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -51,7 +54,10 @@ class NodeRecord:
     @property
     def daemons(self) -> tuple[DaemonSpec, ...]:
         """The daemons that were started and not taken away, without their limits."""
-        return tuple(DaemonSpec(root=one.root, resource=one.resource, gpus=one.gpus) for one in self._record.daemons)
+        return tuple(
+            DaemonSpec(root=one.root, resource=one.resource, gpus=one.gpus, title=one.title)
+            for one in self._record.daemons
+        )
 
     @property
     def modes(self) -> dict[str, str]:
@@ -62,17 +68,18 @@ class NodeRecord:
         """Note that a daemon is started, and give its GPUs to one process: the server. Raises HostError.
 
         A GPU whose mode can't be read or set is left out and told, as the others can be served; if it is so with all
-        of them, that is raised.
+        of them, that is raised. A slice has no mode.
         """
         with self._lock:
-            noted = _StartedDaemon(root=spec.root, resource=spec.resource, gpus=spec.gpus)
+            noted = _StartedDaemon(root=spec.root, resource=spec.resource, gpus=spec.gpus, title=spec.title)
             others = tuple(
                 one for one in self._record.daemons if one.resource != spec.resource or one.root != spec.root
             )
             self._save(msgspec.structs.replace(self._record, daemons=(*others, noted)))
-            problems = [problem for gpu in spec.gpus if (problem := self._exclusive(gpu)) is not None]
+            whole = [gpu for gpu in spec.gpus if not gpu.startswith(SLICE)]
+            problems = [problem for gpu in whole if (problem := self._exclusive(gpu)) is not None]
             for problem in problems:
-                self._report(Advice.from_error(problem, subject=spec.resource, reason="MpsComputeMode"))
+                self._report(Advice.from_error(problem, subject=spec.subject, reason="MpsComputeMode"))
             if len(problems) == len(spec.gpus) and problems:
                 raise problems[0]
 

@@ -50,9 +50,10 @@ def test_all_conformance_tests_of_the_sigs_are_run_or_left_out_with_a_reason() -
 def test_a_selection_is_narrowed() -> None:
     assert plan.choose(TESTS, REAL, ("apps", "auth"), [], focus="token|task").run == (TASK, TOKEN)
     assert plan.choose(TESTS, REAL, ("apps",), [], slow=r"\[Slow\]").run == (DELETE, TASK)
+    assert plan.choose(TESTS, REAL, ("apps",), [], of="should do").run == (MORE,)
 
 
-@pytest.mark.parametrize(("focus", "says"), [("(", "--focus"), ("nothing of this", "no conformance test")])
+@pytest.mark.parametrize(("focus", "says"), [("(", "--focus"), ("nothing of this", "no such test")])
 def test_a_focus_that_selects_nothing_is_told(focus: str, says: str) -> None:
     with pytest.raises(LabError, match=re.escape(says)):
         plan.choose(TESTS, REAL, ("apps",), [], focus=focus)

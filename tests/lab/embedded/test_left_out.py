@@ -16,10 +16,7 @@ from kgpu.lab.embedded.controllers.kinds import ENDPOINT_SLICES, STORAGE_CLASSES
 from tests.lab.embedded.support import Whole, whole
 
 AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
-TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate")
-CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 CONTAINERS = [{"name": "c", "image": "registry.invalid/none"}]
-DEVICES = {"devices": {"requests": [{"name": "g", "exactly": {"deviceClassName": "gpu.example.org"}}]}}
 
 
 @pytest.fixture
@@ -40,21 +37,6 @@ async def pod(lab: Whole, name: str, **spec: object) -> None:
 
 def node_of(lab: Whole, name: str) -> str:
     return str((lab.get(PODS, name) or {})["spec"].get("nodeName", ""))
-
-
-async def test_claims_of_devices_are_made_and_never_allocated(lab: Whole) -> None:
-    await lab.create(TEMPLATES, {"metadata": {"name": "t"}, "spec": {"spec": DEVICES}})
-    await lab.create(CLAIMS, {"metadata": {"name": "c"}, "spec": DEVICES})
-    await pod(lab, "by-template", resourceClaims=[{"name": "g", "resourceClaimTemplateName": "t"}])
-    await pod(lab, "by-claim", resourceClaims=[{"name": "g", "resourceClaimName": "c"}])
-    await pod(lab, "plain")
-    await lab.until(lambda: node_of(lab, "plain"), "a node for the pod without claims")
-    for name in ("by-template", "by-claim"):
-        found = lab.get(PODS, name) or {}
-        assert (found["status"]["phase"], node_of(lab, name)) == ("Pending", ""), name
-    claims = await lab.all(CLAIMS)
-    assert sorted(claim["metadata"].get("generateName", "c") for claim in claims) == ["by-template-g-", "c"]
-    assert [claim.get("status") or {} for claim in claims] == [{}, {}]
 
 
 async def test_an_autoscaler_never_scales(lab: Whole) -> None:

@@ -183,6 +183,30 @@ async def test_claims_of_others_are_refused(lab: Bench) -> None:
         assert not made.prepared
 
 
+@pytest.mark.usefixtures("cdi")
+async def test_the_claim_of_extended_resources_is_that_of_the_containers_that_ask_for_them(lab: Bench) -> None:
+    async with driver(lab) as made:
+        await claim(lab, "p-extended-resources-x", "p")
+        wanted = pod("p", "echo $DRA", resources={"limits": {"example.com/gpu": "1"}})
+        wanted["metadata"]["uid"] = "uid-p"
+        other = {**wanted["spec"]["containers"][0], "name": "other", "command": ["sh", "-c", "echo none: $DRA"]}
+        del other["resources"]
+        wanted["spec"]["containers"].append(other)
+        name = wanted["spec"]["containers"][0]["name"]
+        mapping = {"containerName": name, "resourceName": "example.com/gpu", "requestName": "r"}
+        wanted["status"] = {
+            "extendedResourceClaimStatus": {
+                "resourceClaimName": "p-extended-resources-x",
+                "requestMappings": [mapping],
+            }
+        }
+        lab.api.put(PODS, wanted)
+        await lab.phase_is("p", "Succeeded")
+        assert await lab.log("p") == "one\n"
+        assert (await lab.log("p", "other")).strip() == "none:"
+        await until(lambda: made.unprepared == ["p-extended-resources-x"])
+
+
 async def test_claims_are_prepared_again_after_a_reboot(lab: Bench, cdi: None) -> None:
     del cdi
     (lab.node_folder / "cdi").rename(lab.node_folder / "cdi-static")  # the other one is in memory

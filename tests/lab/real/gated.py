@@ -1,6 +1,6 @@
-"""A control plane of real programs with DRA's gates on that are off in 1.35: etcd, the API server, then the controllers.
+"""A control plane of real programs with DRA's gates on that are off in 1.35: etcd, the API server, then the others.
 
-It has no nodes and needs no root: a test acts as the scheduler and the kubelet.
+It has no nodes and needs no root: a test acts as the kubelet, and as the scheduler where it does not start that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GATES = ",".join(
         "DRAPartitionableDevices",
     )
 )  # fmt: skip
-PROGRAMS = frozenset({"etcd", "kube-apiserver", "kube-controller-manager"})
+PROGRAMS = frozenset({"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"})
 _TOKEN = "gated"
 
 
@@ -47,8 +47,9 @@ class Gated:
         self.stack.callback(process.wait)
         self.stack.callback(process.terminate)
 
-    def start_controllers(self) -> None:
-        """With those of claims, quotas, namespaces and garbage."""
+    @property
+    def kubeconfig(self) -> Path:
+        """Of the administrator."""
         config = self.folder / "kubeconfig"
         cluster = {"server": self.base, "insecure-skip-tls-verify": True}
         config.write_text(
@@ -61,10 +62,23 @@ class Gated:
                 }
             )
         )  # fmt: skip
+        return config
+
+    def start_controllers(self, *flags: str) -> None:
+        """With those of claims, quotas, namespaces and garbage."""
         self.start(
-            "kube-controller-manager", f"--kubeconfig={config}", "--leader-elect=false", "--secure-port=0",
+            "kube-controller-manager", f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0",
             "--authentication-skip-lookup", f"--feature-gates={GATES}", "--kube-api-qps=500", "--kube-api-burst=1000",
-            f"--service-account-private-key-file={self.folder / 'accounts.key'}",
+            f"--service-account-private-key-file={self.folder / 'accounts.key'}", *flags,
+        )  # fmt: skip
+
+    def start_scheduler(self) -> None:
+        """With the gates that the embedded scheduler has: all but that of binding conditions."""
+        gates = GATES.replace("DRADeviceBindingConditions=true", "DRADeviceBindingConditions=false")
+        self.start(
+            "kube-scheduler", f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0",
+            "--authentication-skip-lookup", f"--feature-gates={gates}", "--kube-api-qps=500",
+            "--kube-api-burst=1000",
         )  # fmt: skip
 
 

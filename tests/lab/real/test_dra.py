@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ import pytest
 
 from kgpu.formats import names
 from kgpu.hw.simulator import operate
+from kgpu.hw.simulator.state import DriverState
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import NODE_NAME, LabSpec
+from tests.budget import count
 from tests.lab.real.conftest import Cluster, until
+from tests.lab.real.dra_kills import Churn
 
 GATES = ("DRAPartitionableDevices=true", "DRADeviceTaints=true", "DRAExtendedResource=true")
 CLASSES = """
@@ -76,33 +80,59 @@ class DraLab:
         found = json.loads(self.lab.kubectl("get", "resourceslices", "-o", "json"))["items"]
         return sorted(device["name"] for one in found for device in one["spec"].get("devices") or ())
 
-    def claim(self, name: str, *, of: str = "gpu.nvidia.com", count: int = 1, cel: str = "") -> None:
+    def claim(
+        self, name: str, *, of: str = "gpu.nvidia.com", count: int = 1, cel: str = "", sharing: Any = None
+    ) -> None:
         selectors = [{"cel": {"expression": cel}}] if cel else []
         exactly: dict[str, Any] = {"deviceClassName": of, "count": count, "selectors": selectors}
-        manifest = {
+        manifest: dict[str, Any] = {
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
             "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
         }  # fmt: skip
+        if sharing is not None:
+            parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": sharing}
+            config = [{"opaque": {"driver": "gpu.nvidia.com", "parameters": parameters}}]
+            manifest["spec"]["devices"]["config"] = config
         self.lab.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
 
-    def pod(self, name: str, claim: str, command: str = "nvidia-smi -L; exec sleep 3600") -> None:
-        container = {
-            "name": "cuda", "image": "kgpu.dev/cuda:base", "command": ["sh", "-c", command],
-            "resources": {"claims": [{"name": "mine"}]},
-        }  # fmt: skip
+    def pod(self, name: str, claim: str, *vectors: str, containers: int = 1) -> None:
+        """Containers that list the claim's GPUs, or add vectors on one of them with these options."""
+        image = "kgpu.dev/cuda-sample:vectoradd" if vectors else "kgpu.dev/cuda:base"
+        command = ["./vectoradd", *vectors] if vectors else ["sh", "-c", "nvidia-smi -L; exec sleep 3600"]
+        each = [
+            {
+                "name": f"cuda-{number}", "image": image, "command": command,
+                "resources": {"claims": [{"name": "mine"}]},
+            }
+            for number in range(containers)
+        ]  # fmt: skip
         manifest = {
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"test": "yes"}},
             "spec": {
-                "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container],
+                "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": each,
                 "resourceClaims": [{"name": "mine", "resourceClaimName": claim}],
             },
         }  # fmt: skip
         self.lab.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
 
-    def says(self, pod: str, words: str) -> str:
-        return until(
-            lambda: (text := self.lab.kubectl_run("logs", pod).stdout) and words in text and text, f"{pod}: {words}"
-        )
+    def says(self, pod: str, words: str, *, container: str = "cuda-0") -> str:
+        def said() -> str:
+            text = self.lab.kubectl_run("logs", pod, "--container", container).stdout
+            return text if words in text else ""
+
+        return until(said, f"{pod}: {words}")
+
+    def timeslices(self) -> list[int]:
+        """Of each GPU, as the simulated driver has it."""
+        state = DriverState.open(self.lab.hw_root / "state", writable=False)
+        try:
+            return [int(state.gpu(index).timeslice) for index in range(8)]
+        finally:
+            state.close()
+
+    def daemons(self) -> list[str]:
+        """PIDs of MPS control daemons on the node."""
+        return self.lab_shell("pgrep -f '[n]vidia-cuda-mps-control -d' || true").split()
 
     def files(self) -> tuple[list[str], list[str]]:
         """Records of claims, and their CDI specs."""
@@ -199,7 +229,7 @@ def test_slices_that_are_there_are_devices_in_place_of_their_gpu(dra: DraLab) ->
 
 def test_a_pod_that_asks_for_the_resource_gets_a_gpu_by_a_claim(dra: DraLab) -> None:
     container = {
-        "name": "cuda", "image": "kgpu.dev/cuda:base", "command": ["sh", "-c", "nvidia-smi -L; exec sleep 3600"],
+        "name": "cuda-0", "image": "kgpu.dev/cuda:base", "command": ["sh", "-c", "nvidia-smi -L; exec sleep 3600"],
         "resources": {"limits": {"nvidia.com/gpu": 2}},
     }  # fmt: skip
     manifest = {
@@ -230,3 +260,61 @@ def test_a_slice_is_made_for_a_claim_and_goes_with_it(dra: DraLab) -> None:
     assert not any(
         gpu["mig"]["devices"] or gpu["mig"]["enabled"] for gpu in operate.snapshot(dra.lab.hw_root)["gpus"][:7]
     )
+
+
+def test_killed_at_any_moment_it_holds_nothing_twice_and_leaves_nothing(dra: DraLab) -> None:
+    """The driver at a random moment of pods that come and go; with every tenth kill the kubelet restarts, too."""
+    kills = count(4, 200)
+    churn = Churn(dra.lab, seed=count(1, int(time.time())))
+    print(f"seed {churn.seed}")
+    dra.kill()
+    churn.templates()
+    for number in range(kills):
+        dra.start("DynamicMIG=true")
+        churn.fill()
+        churn.pause()
+        churn.end(churn.chance.randint(1, 5))
+        churn.pause()
+        churn.check()
+        dra.kill()
+        if number % 10 == 0:
+            dra.lab.kill("kubelet")
+    dra.start("DynamicMIG=true")
+    churn.settled()
+    churn.end(len(churn.alive))
+    until(lambda: dra.files() == ([], []), "no claim to be prepared")
+    gpus = operate.snapshot(dra.lab.hw_root)["gpus"][:7]
+    assert not any(gpu["mig"]["devices"] or gpu["mig"]["enabled"] for gpu in gpus)
+    assert churn.most > 2
+    print(f"{churn.made} claims, {kills} kills")
+
+
+def test_containers_share_a_gpu_as_their_claims_say(dra: DraLab) -> None:
+    """By a longer time slice, and by MPS with limits: whoever asks for more than its share gets out of memory."""
+    dra.kill()
+    dra.start("TimeSlicingSettings=true,MPSSupport=true")
+    until(lambda: len(dra.devices()) == 9, "whole GPUs, and the slices of the last one")
+    sliced = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+    limits = {"defaultActiveThreadPercentage": 50, "defaultPinnedDeviceMemoryLimit": "10Gi"}
+    dra.claim("sliced", sharing=sliced)
+    dra.claim("served", sharing={"strategy": "MPS", "mpsConfig": limits})
+    dra.pod("turns", "sliced", "--memory", "--hold", "3600", containers=2)
+    for container in ("cuda-0", "cuda-1"):
+        dra.says("turns", "of 81007 MiB", container=container)
+    assert sorted(dra.timeslices()) == [0] * 7 + [3]
+    dra.pod("within", "served", "--memory", "--bytes", "9000000000", "--hold", "3600")
+    dra.pod("beyond", "served", "--memory", "--bytes", "11000000000")
+    dra.says("within", "of 10240 MiB")
+    dra.says("beyond", "CUDA_ERROR_OUT_OF_MEMORY")
+    daemons = dra.daemons()
+    dra.kill()  # what is set for claims stays, and so does their daemon, for the next agent
+    dra.start("TimeSlicingSettings=true,MPSSupport=true")
+    until(lambda: len(dra.devices()) == 9, "the agent to be back")
+    assert len(dra.daemons()) == len(daemons) == 1
+    dra.pod("again", "served", "--memory", "--bytes", "9000000000")
+    dra.says("again", "of 10240 MiB")
+    for name in ("turns", "within", "beyond", "again"):
+        dra.lab.kubectl("delete", "pod", name, "--wait=false")
+    until(lambda: dra.files() == ([], []), "no claim to be prepared")
+    assert dra.timeslices() == [0] * 8
+    assert dra.daemons() == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -11,19 +13,26 @@ from kgpu.base.errors import LabError
 from tests import budget, on_real
 from tests.lab.embedded.controllers import story_claims
 from tests.lab.embedded.controllers.real_claims import RealNamespace
+from tests.lab.embedded.scheduler import device_play
 from tests.lab.embedded.types import device_answers, device_mutants, verdicts
 
-from . import gated
+from . import gated, record_device_stories
+
+
+@contextmanager
+def own_plane(folder: Path) -> Iterator[gated.Gated]:
+    try:
+        with gated.running(folder) as found:
+            yield found
+    except LabError as error:
+        on_real.unavailable(error.one_line(), what="control plane")
 
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[gated.Gated]:
-    try:
-        with gated.running(tmp_path_factory.mktemp("gated")) as found:
-            device_answers.prepare(found.server)
-            yield found
-    except LabError as error:
-        on_real.unavailable(error.one_line(), what="control plane")
+    with own_plane(tmp_path_factory.mktemp("gated")) as found:
+        device_answers.prepare(found.server)
+        yield found
 
 
 def test_the_recorded_answers_are_the_real_server_s(plane: gated.Gated) -> None:
@@ -41,6 +50,14 @@ def test_what_is_changed_at_random_is_judged_alike(plane: gated.Gated) -> None:
         if device_mutants.alike(ours) != device_mutants.alike(real):
             unlike.append((row, ours, real))
     assert unlike == []
+
+
+async def test_the_stories_of_devices_end_as_recorded(tmp_path: Path) -> None:
+    wanted = device_play.recorded()
+    with own_plane(tmp_path) as plane:
+        ends = await record_device_stories.play(plane, wanted)
+    assert ends.keys() == wanted.keys()
+    assert {name: end for name, end in ends.items() if end != wanted[name]} == {}
 
 
 async def test_the_story_of_claims_is_the_real_controller_s(plane: gated.Gated) -> None:

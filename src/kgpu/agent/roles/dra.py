@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from kgpu.agent.counted_gpus import CountedGpus
     from kgpu.dra.gates import DraGates
     from kgpu.dra.model import DraDevice, PublishRules
-    from kgpu.dra.preparing import Preparations, Sharing
+    from kgpu.dra.preparing import Preparations
     from kgpu.dra.publish import SlicePublisher
-    from kgpu.formats.cdi import ContainerEdits
     from kgpu.hw.port import Inventory
     from kgpu.kubelet.dra_plugin import DraPluginServer
 
@@ -31,11 +30,14 @@ NAME: Final = "dra"
 async def _dra(host: Host, handle: RoleHandle) -> None:
     import contextlib
 
+    from kgpu.agent.metrics_page import on_page
     from kgpu.base.service import first_end, running
     from kgpu.dra.api import served_api
     from kgpu.dra.gates import read_gates
+    from kgpu.dra.metrics import DraMetrics
     from kgpu.dra.node_claims import NodeClaims
     from kgpu.dra.publish import SlicePublisher, SlicesContext
+    from kgpu.dra.stale import StaleClaims
     from kgpu.formats.settings import resolve, without_effect
     from kgpu.kubelet.dra_plugin import DraPluginServer
 
@@ -59,10 +61,13 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
             api=host.api(), server=server_api, node=options.node_name, reader=reader, rules=node.rules,
             report=host.decide, verdicts=verdicts(options), on_state=handle.report,
         ))  # fmt: skip
+        metrics = DraMetrics(driver=names.DRA_GPU_DRIVER, node=options.node_name)
+        stack.enter_context(on_page(host, NAME, lambda: metrics.text(preparations.records.all.values())))
         claims = NodeClaims(
             api=host.api(), driver=names.DRA_GPU_DRIVER, pool=options.node_name, preparations=preparations,
-            resource=server_api.claims,
+            resource=server_api.claims, metrics=metrics,
         )  # fmt: skip
+        stale = StaleClaims(api=host.api(), resource=server_api.claims, preparations=preparations, report=host.decide)
         server = DraPluginServer(
             names.DRA_GPU_DRIVER, claims, plugins=Path(values["plugins"]), registrar=Path(values["registrar"])
         )
@@ -70,7 +75,8 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
         await server.start()
         slices = _published(publisher, server, node.counted, proven, handle)
         counted = node.counted.run(publisher.changed)
-        async with running(dra_slices=slices, dra_sockets=server.run(), dra_ledger=counted) as tasks:
+        services = {"dra_sockets": server.run(), "dra_ledger": counted, "dra_stale": stale.run()}
+        async with running(dra_slices=slices, **services) as tasks:
             await first_end(tasks)
 
 
@@ -117,6 +123,7 @@ class _NodeDevices:
     async def open(self, stack: Any) -> Preparations:
         """What prepares claims, with what an earlier process has left. Raises HwError, HostError, ConfigError."""
         from kgpu.agent.claim_edits import ClaimEdits
+        from kgpu.agent.claim_sharing import driver_sharer
         from kgpu.agent.claimed_gpus import claims_folder
         from kgpu.base.boot import boot_id
         from kgpu.dra.claim_specs import ClaimSpecs
@@ -130,12 +137,14 @@ class _NodeDevices:
         edits = ClaimEdits(driver_root(options), self._latest)
         partitioner = open_partitioner(driver_root=options.root, reset=_no_reset)
         stack.push_async_callback(partitioner.close)
-        folder = claims_folder(Path(self._values["plugins"]))
+        plugins = Path(self._values["plugins"])
+        sharer, daemons = driver_sharer(str(options.root or "/"), plugins / names.DRA_GPU_DRIVER, host.decide)
+        stack.push_async_callback(daemons.close)
         self._preparations = Preparations(
-            records=ClaimRecords(folder, boot=boot_id(), report=host.decide),
+            records=ClaimRecords(claims_folder(plugins), boot=boot_id(), report=host.decide),
             specs=ClaimSpecs(Path(self._values["cdi_root"]), edits.node, edits.driver),
-            slices=SliceMaker(partitioner), sharer=_NoSharer(), read=self.read, offered=self.offered,
-            news=host.reader.changed, taken=lambda: self.counted.taken, off=self.counted.off,
+            slices=SliceMaker(partitioner), sharer=sharer, read=self.read, offered=self.offered,
+            gates=self._gates.on, news=host.reader.changed, taken=lambda: self.counted.taken, off=self.counted.off,
         )  # fmt: skip
         await self._preparations.start()
         return self._preparations
@@ -193,17 +202,6 @@ def _lingers(options: AgentOptions) -> str:
 
 async def _no_reset(gpu: str) -> None:
     raise PartitionError(f"GPU {gpu} is to be reset for a claim", "slices that need no reset", "report this")
-
-
-class _NoSharer:
-    """Nothing is shared yet: the gates for it can't be turned on, so that such parameters are refused before."""
-
-    async def share(self, uid: str, sharing: Mapping[str, Sharing]) -> ContainerEdits:
-        """Refuse."""
-        raise ConfigError(f"claim {uid} is to share {', '.join(sharing)}", "parameters without sharing", "remove them")
-
-    async def unshare(self, uid: str, uuids: Collection[str]) -> None:
-        """Nothing was shared."""
 
 
 def _flags() -> tuple[Any, ...]:

@@ -15,28 +15,27 @@ from kgpu.formats.names import ENV_METRICS_PORT
 
 async def _node_status(host: Host, handle: RoleHandle) -> None:
     """Serve ``/metrics`` on the agent's status pages, and on a port of its own if one is set."""
+    from kgpu.agent.metrics_page import on_page
     from kgpu.formats.names import METRICS_TYPE
     from kgpu.validator.metrics import look, render
 
     options = host.options
     since = time.time()
 
-    def page() -> Response:
-        status = look(validations_dir(options), since=since)
-        return Response(200, render(status, options.node_name), METRICS_TYPE)
+    def text() -> str:
+        return render(look(validations_dir(options), since=since), options.node_name)
 
-    server = StatusServer({"/metrics": page})
+    server = StatusServer({"/metrics": lambda: Response(200, text(), METRICS_TYPE)})
     port = _port(options.env.get(ENV_METRICS_PORT, ""))
-    host.pages["/metrics"] = page
-    try:
-        where = "/metrics"
-        if port:
-            where = f"http://{await server.start(Address(own_address(options), port))}/metrics"
-        handle.running(where)
-        await asyncio.Event().wait()
-    finally:
-        host.pages.pop("/metrics", None)
-        await server.close()
+    with on_page(host, ROLE.name, text):
+        try:
+            where = "/metrics"
+            if port:
+                where = f"http://{await server.start(Address(own_address(options), port))}/metrics"
+            handle.running(where)
+            await asyncio.Event().wait()
+        finally:
+            await server.close()
 
 
 def _port(text: str) -> int:

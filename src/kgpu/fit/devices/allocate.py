@@ -31,6 +31,7 @@ from kgpu.fit.devices.selector import SelectorEngine
 from kgpu.fit.selectors import Labels
 
 MAX_STEPS: Final = 100_000
+NO_DEVICES: Final = "cannot allocate all claims"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +39,13 @@ class DeviceOutcome:
     """``allocations`` in the order of the claims; None when there are none.
 
     ``fault`` says what is wrong whatever the node, and ``device`` whose selector failed; with ``on_node`` it holds for
-    this node only. ``unfinished``: the bound was met, and nothing is known.
+    this node only. ``unfinished``: the bound was met, and nothing is known. ``words`` are the scheduler's where there
+    are no allocations.
     """
 
     allocations: tuple[AllocatedClaim, ...] | None = None
     fault: str = ""
+    words: str = ""
     device: DeviceKey | None = None
     on_node: bool = False
     unfinished: bool = False
@@ -64,37 +67,46 @@ class DeviceAllocator:
     def __post_init__(self) -> None:
         object.__setattr__(self, "index", pools.SliceIndex(self.slices))
 
-    def search(self, claims: Sequence[ClaimDemand], node: str, labels: Labels) -> DeviceSearch:
-        """A search that has not begun. Raises UnreadableSelectorError."""
+    def search(self, claims: Sequence[ClaimDemand], node: str, labels: Labels, most: int = MAX_STEPS) -> DeviceSearch:
+        """A search that has not begun, of ``max_steps`` and no more than ``most``. Raises UnreadableSelectorError."""
         found = pools.gather(self.index, node, labels, self.gates)
-        around = Surroundings(found, self.classes, self.held, self.selectors, self.gates, node, labels, self.max_steps)
+        steps = min(self.max_steps, most)
+        around = Surroundings(found, self.classes, self.held, self.selectors, self.gates, node, labels, steps)
         return DeviceSearch(around, claims)
 
-    def allocate(self, claims: Sequence[ClaimDemand], node: str, labels: Labels) -> DeviceOutcome:
-        """Devices on the node for all claims together. Never raises."""
+    def allocate(
+        self, claims: Sequence[ClaimDemand], node: str, labels: Labels, most: int = MAX_STEPS
+    ) -> DeviceOutcome:
+        """Devices on the node for all claims together, in at most ``most`` steps. Never raises."""
         try:
-            search = self.search(claims, node, labels)
+            search = self.search(claims, node, labels, most)
         except pools.UnreadableSelectorError as fault:
-            return DeviceOutcome(fault=str(fault))
+            return DeviceOutcome(fault=str(fault), words=f"gather pool information: {fault}")
         try:
             search.prepare()
             found = search.run()
         except ClaimFaultError as fault:
-            return DeviceOutcome(fault=fault.message, device=fault.device, steps=search.steps)
+            return DeviceOutcome(fault=fault.message, words=fault.words, device=fault.device, steps=search.steps)
         except pools.UnreadableSelectorError as fault:
-            return DeviceOutcome(fault=str(fault), steps=search.steps)
+            return DeviceOutcome(fault=str(fault), words=str(fault), steps=search.steps)
         except TooManyDevicesError:
-            return DeviceOutcome(fault=f"one claim can have {MAX_RESULTS} devices at most", steps=search.steps)
+            limit = f"one claim can have {MAX_RESULTS} devices at most"
+            return DeviceOutcome(fault=limit, words="allocation max size exceeded", steps=search.steps)
         except (BoundMetError, RecursionError):
-            return DeviceOutcome(unfinished=True, steps=search.steps)
+            return DeviceOutcome(
+                unfinished=True, words="timed out trying to allocate devices", steps=search.steps
+            )  # fmt: skip
         if found:
             return DeviceOutcome(allocations=_allocations(search), steps=search.steps)
         invalid = next((pool for pool in search.around.pools if pool.invalid), None)
         if invalid is not None:
             return DeviceOutcome(
-                fault=f"pool {invalid.key} is invalid: {invalid.invalid}", on_node=True, steps=search.steps
+                fault=f"pool {invalid.key} is invalid: {invalid.invalid}",
+                words="invalid resource pools were encountered",
+                on_node=True,
+                steps=search.steps,
             )
-        return DeviceOutcome(steps=search.steps)
+        return DeviceOutcome(words=NO_DEVICES, steps=search.steps)
 
 
 def _allocations(search: DeviceSearch) -> tuple[AllocatedClaim, ...]:

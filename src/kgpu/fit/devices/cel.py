@@ -41,6 +41,11 @@ _TEXT_EQUALITY: Final = re.compile(
     r"(?P<before>(?:^|[(&|,?:\[])\s*)(?P<attribute>device\.attributes\[\?\"[^\"\\]*\"\]\.orValue\(\{\}\)\.\w+)"
     r"\s*==\s*(?P<text>\"[^\"\\]*\"|'[^'\\]*')(?=\s*(?:$|[),?:&|\]]))"
 )
+_GO_WORDS: Final = (
+    (re.compile(r"\bdivide by zero"), "division by zero"),
+    (re.compile(r"Index error: index=(-?\d+) size=\d+"), r"index out of bounds: \1"),
+)
+"""What cel-go says instead, where that is seen in Events."""
 _NO_KEY: Final = re.compile(r"Key not found in map : \"?([^\"]*)\"?")
 
 
@@ -219,7 +224,10 @@ def _fault(words: str) -> SelectorFault:
         return SelectorFault(f"no such key: {missing[1]}", missing=missing[1])
     if "No matching overloads" in words:
         return SelectorFault("no such overload")
-    return SelectorFault(re.sub(r"^[A-Z_]+: ", "", words))
+    words = re.sub(r"^[A-Z_]+: ", "", words)
+    for pattern, said in _GO_WORDS:
+        words = pattern.sub(said, words)
+    return SelectorFault(words)
 
 
 def _compile_words(words: str) -> str:

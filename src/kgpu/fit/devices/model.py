@@ -14,6 +14,8 @@ from kgpu.fit.selectors import Labels, NodeTerm, PodToleration, Taint
 
 MAX_RESULTS: Final = 32
 """Devices of one claim; the API stores no more."""
+MAX_CHOICES: Final = 8
+"""Of a request with a list of choices."""
 EXACT_COUNT: Final = "ExactCount"
 ALL: Final = "All"
 

@@ -29,12 +29,14 @@ from kgpu.fit.devices.pools import GatheredPool
 class ClaimFaultError(Exception):
     """Why nothing can be allocated whatever the devices are; the scheduler then tries no further node.
 
-    ``device`` is the one whose selector failed, where that is why.
+    ``words`` are the scheduler's; ``message`` says more where they say too little. ``device`` is the one whose selector
+    failed, where that is why.
     """
 
-    def __init__(self, message: str, device: DeviceKey | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, words: str, device: DeviceKey | None = None, *, message: str = "") -> None:
+        super().__init__(message or words)
+        self.words = words
+        self.message = message or words
         self.device = device
 
 
@@ -86,38 +88,41 @@ def checked_plan(
     """Raises ClaimFaultError. The devices of mode All are still to be found."""
     where = f"claim {claim}, request {ask.name}"
     if None in ask.selectors:
-        raise ClaimFaultError(f"{where}: a selector is of a kind that is not known; only CEL is")
+        number = ask.selectors.index(None)
+        raise ClaimFaultError(f"{where}, selector #{number}: CEL expression empty (unsupported selector type?)")
     if ask.admin is not None and not gates.admin_access:
-        raise ClaimFaultError(f"{where}: asks for admin access, and the gate DRAAdminAccess is off")
+        raise ClaimFaultError(f"{where}: admin access is requested, but the feature is disabled")
     if not ask.device_class:
-        raise ClaimFaultError(f"{where}: names no device class")
+        raise ClaimFaultError(f"{where}: missing device class name (unsupported request type?)")
     rules = classes.get(ask.device_class)
     if rules is None:
-        raise ClaimFaultError(f"{where}: device class {ask.device_class} does not exist")
+        lost = f'deviceclass.resource.k8s.io "{ask.device_class}" not found'
+        raise ClaimFaultError(f"{where}: could not retrieve device class {ask.device_class}: {lost}")
     if ask.mode not in (EXACT_COUNT, ALL):
-        raise ClaimFaultError(f"{where}: allocation mode {ask.mode} is not known")
+        raise ClaimFaultError(f"{where}: unsupported count mode {ask.mode}")
     return RequestPlan(ask, parent, rules, ask.count if ask.mode == EXACT_COUNT else 0)
 
 
 def check_gates(claim: ClaimDemand, request: RequestView, gates: AllocationGates) -> None:
     """Raises ClaimFaultError for what the request wants and the scheduler has switched off."""
     if request.choices and not gates.prioritized_list:
-        raise ClaimFaultError(
-            f"claim {claim}, request {request.name}: has choices, and the gate DRAPrioritizedList is off"
-        )
+        words = "has subrequests, but the DRAPrioritizedList feature is disabled"
+        raise ClaimFaultError(f"claim {claim}, request {request.name}: {words}")
     if gates.consumable_capacity or not gates.newest:
         return
     asks = (request.exactly, *request.choices)
-    if any(ask is not None and ask.capacity is not None for ask in asks):
-        raise ClaimFaultError(
-            f"claim {claim}, request {request.name}: wants capacity, and DRAConsumableCapacity is off"
-        )
+    wanting = next((ask for ask in asks if ask is not None and ask.capacity is not None), None)
+    if wanting is not None:
+        what = "request" if wanting is request.exactly else "subrequest"
+        words = "has capacity requests, but the DRAConsumableCapacity feature is disabled"
+        raise ClaimFaultError(f"claim {claim}, {what} {wanting.name}: {words}")
 
 
 def check_size(claim: ClaimDemand, least: int) -> None:
     """``least`` devices must fit into the claim's status."""
     if least > MAX_RESULTS:
-        raise ClaimFaultError(f"claim {claim}: asks for {least} devices, and one claim can have {MAX_RESULTS} at most")
+        words = f"number of requested devices {least} exceeds the claim limit of {MAX_RESULTS}"
+        raise ClaimFaultError(f"claim {claim}: {words}")
 
 
 def made_constraints(claim: ClaimDemand, gates: AllocationGates) -> list[DeviceConstraint]:
@@ -126,6 +131,7 @@ def made_constraints(claim: ClaimDemand, gates: AllocationGates) -> list[DeviceC
     for position, view in enumerate(claim.constraints):
         made = constraint(view, newest=gates.newest)
         if made is None:
-            raise ClaimFaultError(f"claim {claim}: constraint {position} is of a kind that the scheduler does not know")
+            words = "empty constraint (unsupported constraint type?)"
+            raise ClaimFaultError(f"claim {claim}, constraint #{position}: {words}")
         found.append(made)
     return found

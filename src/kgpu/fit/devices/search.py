@@ -100,9 +100,11 @@ class DeviceSearch:
     def _everything(self, ready: RequestPlan, place: RequestPlace) -> Iterator[Candidate]:
         for pool in self.around.pools:
             if not pool.usable:
+                asks = f"claim {self.claims[place.claim]}, request {ready.ask.name}: asks for all devices, "
+                state = "being updated" if pool.incomplete else "invalid"
                 raise ClaimFaultError(
-                    f"claim {self.claims[place.claim]}, request {ready.ask.name}: asks for all devices, "
-                    f"and pool {pool.key} is not whole: {pool.incomplete or pool.invalid}"
+                    f"{asks}but resource pool {pool.key} is currently {state}",
+                    message=f"{asks}and pool {pool.key} is not whole: {pool.incomplete or pool.invalid}",
                 )
             for candidate in _candidates((pool,)):
                 if self.selectable(place, ready, candidate) and self.ledger.has_capacity(ready, candidate):
@@ -175,10 +177,11 @@ class DeviceSearch:
         """Raises ClaimFaultError where a constraint forbids it: no other node would do."""
         refused = self.ledger.take(place.claim, ready, candidate)
         if isinstance(refused, int):
+            asks = f"claim {self.claims[place.claim]}, request {ready.ask.name}"
             raise ClaimFaultError(
-                f"claim {self.claims[place.claim]}, request {ready.ask.name}: asks for all devices, "
-                f"and constraint {refused} forbids {candidate.key}",
+                f"{asks}: cannot add device {candidate.key} because a claim constraint would not be satisfied",
                 candidate.key,
+                message=f"{asks}: asks for all devices, and constraint {refused} forbids {candidate.key}",
             )
         return refused is None
 
@@ -223,14 +226,19 @@ class DeviceSearch:
         return known
 
     def _selected(self, place: RequestPlace, ready: RequestPlan, candidate: Candidate) -> bool:
-        asks = f"claim {self.claims[place.claim]}, request {ready.ask.name}"
-        sources = ((f"class {ready.rules.name}", ready.rules.selectors), (asks, ready.ask.selectors))
-        for source, selectors in sources:
+        claim, name = f"claim {self.claims[place.claim]}", f"class {ready.rules.name}"
+        sources = (
+            (name, name, ready.rules.selectors),
+            (claim, f"{claim}, request {ready.ask.name}", ready.ask.selectors),
+        )
+        for whose, source, selectors in sources:
             for number, expression in enumerate(selectors):
                 verdict = self.around.selectors.evaluate(expression or "", candidate.key, candidate.device)
                 if isinstance(verdict, SelectorFault):
                     raise ClaimFaultError(
-                        f"{source}: selector {number} on device {candidate.key}: {verdict}", candidate.key
+                        f"{whose}: selector #{number}: {verdict}",
+                        candidate.key,
+                        message=f"{source}: selector {number} on device {candidate.key}: {verdict}",
                     )
                 if not verdict:
                     return False

@@ -93,6 +93,7 @@ def _gpu(out: Any, profile: Profile, index: int, gpu: ProfileGpu, seed: str) -> 
         gsp_mode=int(architecture >= TURING),
         gsp_default=int(architecture >= TURING),
         accounting_buffer=4000,
+        timeslice_supported=int(int(major) >= 7 or (major, minor) == ("6", "0")),
         pstate_idle=8 if low_power_memory else 0,
         gpm_supported=int(architecture >= HOPPER),
         c2c_links=model.c2c_links,

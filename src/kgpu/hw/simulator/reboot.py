@@ -23,8 +23,8 @@ _LOST: Final = (
     "lost", "hang", "slow_us", "reset_required", "init_error", "next_reset", "failing", "recovery_action", "xid_last",
     "xid_count",
     "remap_pending", "remap_corrected_inactive", "remap_uncorrected_inactive", "retired_pending", "pcie_replays",
-    "energy_mj", "compute_mode", "accounting_mode", "gpm_streaming", "load_set", "mem_load_set", "enc_util", "dec_util",
-    "jpg_util", "ofa_util", "mem_used_base",
+    "energy_mj", "compute_mode", "accounting_mode", "timeslice", "gpm_streaming", "load_set", "mem_load_set",
+    "enc_util", "dec_util", "jpg_util", "ofa_util", "mem_used_base",
 )  # fmt: skip
 _LOST_TABLES: Final = ("ecc_volatile", "pcie_err", "throttle_ns", "clock_lock", "process", "gi", "ci")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from kgpu.formats.simulated import MAGIC
 
-VERSION = 2
+VERSION = 3
 
 CONSTANTS: tuple[tuple[str, int, str], ...] = (
     ("MAX_GPUS", 64, "GPUs per node"),
@@ -299,6 +299,8 @@ u32 gsp_mode  GSP firmware: 1 in use
 u32 gsp_default  GSP firmware is the default
 u32 accounting_mode  accounting mode
 u32 accounting_buffer  accounting buffer size
+u32 timeslice_supported  the time slice of compute contexts can be set (GP100, Volta and later)
+u32 timeslice  0 default, 1 short, 2 medium, 3 long, as nvidia-smi counts them
 u64 ecc_volatile[14]  errors since reset: [corrected 0..6, uncorrected 7..13] by nvmlMemoryLocation_t
 u64 ecc_aggregate[14]  lifetime errors, same order
 u32 sram_threshold_exceeded  SRAM uncorrectable error threshold flag

@@ -25,6 +25,7 @@ THROTTLE_REASONS: Final[Mapping[str, int]] = {
     "sw-thermal": 0x20, "hw-thermal": 0x40, "power-brake": 0x80, "display": 0x100,
 }  # fmt: skip
 RECOVERY_ACTIONS: Final[Mapping[str, int]] = {**RECOVERY_CODES, "recover-imex": RECOVERY_CODES["imex"]}
+TIMESLICES: Final[Mapping[str, int]] = {"default": 0, "short": 1, "medium": 2, "long": 3}
 COMPUTE_MODES: Final[Mapping[str, int]] = {"default": 0, "exclusive-thread": 1, "prohibited": 2, "exclusive-process": 3}
 SWITCH: Final[Mapping[str, int]] = {"on": 1, "off": 0, "true": 1, "false": 0, "yes": 1, "no": 0, "1": 1, "0": 0}
 SPELLINGS: Final = frozenset({"true", "false", "yes", "no", "1", "0", "recover-imex"})  # accepted, not advertised
@@ -256,6 +257,10 @@ _ROWS: Final = (
                 apply=_field("unrepairable_memory")),
     FakeSetting(key="persistence", unit="", words=SWITCH, doc="persistence mode", apply=_field("persistence")),
     FakeSetting(key="compute-mode", unit="", words=COMPUTE_MODES, doc="compute mode", apply=_field("compute_mode")),
+    FakeSetting(key="timeslice", unit="", words=TIMESLICES, doc="time slice of compute contexts",
+                apply=_field("timeslice")),
+    FakeSetting(key="timeslice-support", unit="", words=SWITCH, doc="the time slice can be set",
+                apply=_field("timeslice_supported")),
     FakeSetting(key="recovery-action", unit="", words=RECOVERY_ACTIONS, doc="what the driver asks for",
                 apply=_field("recovery_action")),
     FakeSetting(key="next-reset", unit="", words=NEXT_RESET,

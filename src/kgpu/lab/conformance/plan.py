@@ -18,6 +18,7 @@ from kgpu.lab.conformance.model import CONFORMANCE, Skip, Test
 _LISTED: Final = re.compile(r"^\s+\S+\.go:\d+: (\[sig-.*)$", re.MULTILINE)
 MAX_WORD: Final = 100_000  # bytes; Linux takes 131,072 in one word of a command line
 REPORT: Final = "report.json"
+CONFORMANCE_TESTS: Final = re.escape(CONFORMANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,10 @@ def parse_list(text: str) -> list[Test]:
 
 
 def choose(
-    tests: Iterable[Test], lab: str, sigs: Sequence[str], skips: Sequence[Skip], *, focus: str = "", slow: str = ""
-) -> SelectedTests:
-    """The conformance tests of ``sigs`` in whose names ``focus`` is found and ``slow`` is not.
+    tests: Iterable[Test], lab: str, sigs: Sequence[str], skips: Sequence[Skip], *,
+    of: str = CONFORMANCE_TESTS, focus: str = "", slow: str = "",
+) -> SelectedTests:  # fmt: skip
+    """The tests of ``sigs`` in whose names ``of`` and ``focus`` are found and ``slow`` is not.
 
     Raises LabError for a focus that is no regular expression or that no test has.
     """
@@ -54,13 +56,13 @@ def choose(
     chosen = [
         test
         for test in tests
-        if CONFORMANCE in test.name
+        if re.search(of, test.name)
         and test.sig in sigs
         and wanted.search(test.name)
         and not (unwanted and unwanted.search(test.name))
     ]
     if not chosen:
-        raise LabError(f'no conformance test of {", ".join(sigs)} has "{focus}" in its name', "some", "widen --focus")
+        raise LabError(f'no such test of {", ".join(sigs)} has "{focus}" in its name', "some", "widen --focus")
     run: list[Test] = []
     left_out: list[tuple[Test, Skip]] = []
     for test in chosen:

@@ -54,9 +54,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConformanceOptions:
-    """What the user asked for. ``limit_s`` is for each process of ``e2e.test``; ``keep`` where their output stays."""
+    """What the user asked for: tests in whose names ``of`` is found. ``limit_s`` is for each process of ``e2e.test``;
+    ``keep`` where their output stays.
+    """
 
     sigs: tuple[str, ...]
+    of: str = plan.CONFORMANCE_TESTS
     focus: str = ""
     slow: str = ""
     limit_s: int = LIMIT_S
@@ -82,7 +85,7 @@ def run(kind: str, order: ConformanceOptions, progress: Progress) -> Run:
     program = programs / E2E.name
     known = tests(program)
     plan.check_skips(known, SKIPS)
-    choice = plan.choose(known, kind, order.sigs, SKIPS, focus=order.focus, slow=order.slow)
+    choice = plan.choose(known, kind, order.sigs, SKIPS, of=order.of, focus=order.focus, slow=order.slow)
     left_out = [
         ConformanceResult(lab=kind, test=test, state=ResultState.LEFT_OUT, message=skip.reason)
         for test, skip in choice.left_out

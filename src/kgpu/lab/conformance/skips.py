@@ -104,6 +104,9 @@ SKIPS: Final = (
 )
 
 # What `make test` runs: tests of the API alone, without those that wait for minutes by themselves.
+CLAIMS: Final = r"\[DRA\] (control plane|CRUD Tests|ResourceSlice Controller) "
+"""The tests of claims that need no kubelet: allocation, reservation and release, with a driver of their own."""
+SLOW_CLAIMS: Final = r"ResourceSlice Controller|supports reusing resources"
 FAST_SIGS: Final = ("api-machinery", "auth", "instrumentation")
 SLOW: Final = (
     r"\[Slow\]|\[Serial\]|CustomResourceDefinition Watch|life of a (configMap|secret|pod|replica set)|API chunking"

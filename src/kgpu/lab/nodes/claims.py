@@ -140,10 +140,7 @@ class ClaimManager:
     async def _prepare(self, pod: Object) -> None:
         uid, namespace = str(pod["metadata"]["uid"]), str(pod["metadata"]["namespace"])
         claims = []
-        for entry in pod["spec"].get("resourceClaims") or ():
-            name, own = claim_name(pod, entry)
-            if name is None:
-                continue
+        for _, name, own in _uses(pod):
             obj = await self._fetch(namespace, name)
             _check(pod, obj, own=own)
             results = ((obj["status"].get("allocation") or {}).get("devices") or {}).get("results") or ()
@@ -212,23 +209,17 @@ class ClaimManager:
 
     def of_container(self, pod: Object, container: Object) -> Iterator[tuple[UsedClaim, list[PreparedDevice]]]:
         """The prepared claims that a container names, each with the devices of the request that it names."""
-        wanted = ((container.get("resources") or {}).get("claims")) or ()
-        for entry in pod["spec"].get("resourceClaims") or ():
-            for row in wanted:
-                if row["name"] != entry["name"]:
-                    continue
-                name, _ = claim_name(pod, entry)
-                claim = self._claims.get((str(pod["metadata"]["namespace"]), name or ""))
-                if claim is not None and claim.devices is not None:
-                    request = str(row.get("request") or "")
-                    yield (
-                        claim,
-                        [
-                            device
-                            for device in claim.devices
-                            if not request or not device.requests or request in device.requests
-                        ],
-                    )
+        for name, request in _used_by(pod, container):
+            claim = self._claims.get((str(pod["metadata"]["namespace"]), name))
+            if claim is not None and claim.devices is not None:
+                yield (
+                    claim,
+                    [
+                        device
+                        for device in claim.devices
+                        if not request or not device.requests or request in device.requests
+                    ],
+                )
 
     def cdi_names(self, pod: Object, container: Object) -> tuple[str, ...]:
         """The CDI devices of a container's claims."""
@@ -277,6 +268,43 @@ async def unprepare(claims: ClaimManager, pod_uid: str) -> None:
         except ClaimError as error:
             log.warning("claims of pod %s: %s; it is tried again", pod_uid, error.what)
             await asyncio.sleep(backoff.next_delay())
+
+
+def has_claims(pod: Object) -> bool:
+    """Whether something is to be prepared before the pod's containers start."""
+    return bool(pod["spec"].get("resourceClaims") or _extended(pod))
+
+
+def _uses(pod: Object) -> Iterator[tuple[str, str, bool]]:
+    """Each of the pod's claims: what the pod calls it, its name, and whether it must be the pod's. Raises ClaimError.
+
+    The one that the scheduler made for extended resources comes last; the pod has no word for it.
+    """
+    for entry in pod["spec"].get("resourceClaims") or ():
+        name, own = claim_name(pod, entry)
+        if name is not None:
+            yield str(entry["name"]), name, own
+    extended = _extended(pod)
+    if extended:
+        yield "", str(extended["resourceClaimName"]), False
+
+
+def _extended(pod: Object) -> Object:
+    found: Object = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    return found
+
+
+def _used_by(pod: Object, container: Object) -> Iterator[tuple[str, str]]:
+    """The claims that a container uses by name, each with the request that it names, "" for all of the claim."""
+    wanted = ((container.get("resources") or {}).get("claims")) or ()
+    for use, name, _ in _uses(pod):
+        for row in wanted:
+            if use and row["name"] == use:
+                yield name, str(row.get("request") or "")
+    extended = _extended(pod)
+    for mapping in extended.get("requestMappings") or ():
+        if mapping.get("containerName") == container.get("name"):
+            yield str(extended["resourceClaimName"]), str(mapping.get("requestName") or "")
 
 
 def claim_name(pod: Object, entry: Object) -> tuple[str | None, bool]:

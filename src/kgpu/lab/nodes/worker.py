@@ -18,7 +18,7 @@ from typing import Any, Final
 from kgpu.base.errors import KubeError
 from kgpu.kube.port import Object
 from kgpu.lab.nodes import hooks, images, leftovers, listeners, plan, podstatus, probes, starter, volumes
-from kgpu.lab.nodes.claims import EVENT, ClaimError, unprepare
+from kgpu.lab.nodes.claims import EVENT, ClaimError, has_claims, unprepare
 from kgpu.lab.nodes.context import NodeContext
 from kgpu.lab.nodes.podstate import (
     CRASH_LOOP,
@@ -46,7 +46,7 @@ class PodWorker:
         self.node = node
         self.state = PodState(pod=pod, containers=make_containers(pod), start=node.now())
         self._refusal: tuple[str, str] | None = None
-        self._prepared = not pod["spec"].get("resourceClaims")
+        self._prepared = not has_claims(pod)
         self._prepare_at = 0.0
         self._unpreparing: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()

@@ -218,3 +218,47 @@ def test_a_deep_schema_is_taken_or_refused_and_holds_a_deep_object(depth: int) -
         assert made["code"] == 201
         assert made["object"]["a"] == body["a"]
     assert (found["code"] == 201) == (depth <= 90)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "dyn([optional.of(1)]).max() == 1",
+        "[dyn(optional.of(1))].max() == 1",
+        "[{'a': optional.of(1)}].indexOf(2) == 1",
+        "[1, 2].map(x, optional.of(x)).indexOf(2) == 1",
+        "'%s'.format([self.?a]) == 'a'",
+        "[true ? optional.of(1) : dyn(1)].indexOf(1) == 1",
+        "{'a': 1}.transformMap(k, v, optional.of(v)).map(k, k).indexOf('a') == 0",
+        "dyn([[optional.of([1])]]).sum() == 1",
+        "cel.bind(o, [self.?a], [o].lastIndexOf(1)) == 0",
+    ],
+)
+def test_an_optional_value_in_a_list_is_refused_where_it_would_end_the_process(expression: str) -> None:
+    compiled = cel.Environment({"self": cel.Type.DYN}).compile(expression)
+    assert isinstance(compiled, cel.CompiledExpression)
+    assert str(compiled.evaluate({"self": {"a": [1]}})) == "no such overload"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "[?self.?a].indexOf([1]) == 0",
+        "[1].map(x, self.?b.orValue(x)).max() == 1",
+        "[self.?a.optMap(x, x.size()).orValue(3)].indexOf(1) == 0",
+        "[self.?a.hasValue()].isSorted()",
+        "{?'b': self.?b}.map(k, k).indexOf('b') == -1",
+        "cel.bind(o, self.?b, [1].indexOf(o.orValue(1))) == 0",
+        "[optional.of(1)].exists(x, x.hasValue())",
+    ],
+)
+def test_optional_values_that_are_taken_as_such_are_no_matter(expression: str) -> None:
+    compiled = cel.Environment({"self": cel.Type.DYN}).compile(expression)
+    assert isinstance(compiled, cel.CompiledExpression)
+    assert compiled.evaluate({"self": {"a": [1]}}) is True
+
+
+def test_an_optional_value_as_result_is_an_error() -> None:
+    compiled = cel.Environment({"self": cel.Type.DYN}).compile("[self.?a]")
+    assert isinstance(compiled, cel.CompiledExpression)
+    assert isinstance(compiled.evaluate({"self": {"a": 1}}), cel.CelError)

@@ -66,3 +66,16 @@ def test_a_pod_that_is_gone_is_not_tried():
     queue.remove("p")
     assert popped(queue, 0.0) == ""
     assert len(queue) == 0
+
+
+def test_news_for_some_pods_wakes_no_others():
+    queue = Queue()
+    for uid in ("a", "b"):
+        queue.add(uid, 0, 0)
+        queue.refused(popped(queue, 0), ["DynamicResources"], 0)
+    queue.notify(ClusterEvent.CLAIM, 60, {"b"})
+    assert [popped(queue, 60), popped(queue, 60)] == ["b", ""]
+    queue.notify(ClusterEvent.CLAIM, 60, ())
+    assert popped(queue, 60) == ""
+    queue.notify(ClusterEvent.CLAIM, 60)
+    assert popped(queue, 60) == "a"

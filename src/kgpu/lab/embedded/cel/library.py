@@ -247,7 +247,7 @@ REDECLARED: Final = ("string", "_<_", "_<=_", "_>_", "_>=_")
 _SIGNATURE: Final = re.compile(r"(?:([A-Z]\w*|string|list\(\w+\))\.)?([^()]+)\((.*)\)->(.+)")
 
 
-def _parsed(signature: str) -> tuple[str, bool, list[str], str]:
+def parsed(signature: str) -> tuple[str, bool, list[str], str]:
     """Function name, whether it is a method, the types of its parameters with the receiver's first, the result's."""
     match = _SIGNATURE.fullmatch(signature)
     assert match is not None, signature
@@ -275,7 +275,7 @@ def checked() -> list[Any]:
     """Declarations for the checker."""
     functions: dict[str, list[Any]] = {}
     for number, (signature, _) in enumerate(rows()):
-        name, member, parameters, result = _parsed(signature)
+        name, member, parameters, result = parsed(signature)
         overload = cel.Overload(
             f"k{number}_{name}", _type(result), [_type(parameter) for parameter in parameters], is_member=member
         )
@@ -288,7 +288,7 @@ def evaluated() -> list[Any]:
     """Declarations with implementations, for expressions that have been checked."""
     functions: dict[str, dict[tuple[bool, tuple[str, ...]], Any]] = {}
     for signature, implementation in (*rows(), (f"{VARIABLE}(string)->dyn", cel_scope.variable)):
-        name, member, parameters, _ = _parsed(signature)
+        name, member, parameters, _ = parsed(signature)
         if implementation is None:
             continue
         for kinds in _combinations([_runtime_kinds(parameter) for parameter in parameters]):

@@ -2,7 +2,8 @@
 
 Over cel-expr-python (the C++ implementation), with Kubernetes' function libraries (``library``). Expressions are
 checked against the types of their variables, and evaluated untyped, as comparisons across number types need it.
-Messages are worded as cel-go words them. Known differences: ``library``; cost limits are not enforced.
+Messages are worded as cel-go words them. Known differences: ``library``; cost limits are not enforced; an optional
+value in a list or map that a function of ours may get fails as no such overload (``optionals``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from cel_expr_python import cel
 
 from kgpu.lab.embedded.cel import library as cel_library
 from kgpu.lab.embedded.cel import messages as cel_messages
+from kgpu.lab.embedded.cel.optionals import may_break
 from kgpu.lab.embedded.cel.tree import ExpressionTree
 from kgpu.lab.embedded.cel.values import POOL
 
@@ -67,9 +69,13 @@ class CompiledExpression:
     when it isn't known at compile time.
     """
 
-    __slots__ = ("_expression", "_optionals", "result", "text", "type")
+    __slots__ = ("_breaks", "_expression", "_optionals", "result", "text", "type")
 
-    def __init__(self, text: str, expression: Any, result: Any, optionals: frozenset[str]) -> None:
+    def __init__(
+        self, text: str, expression: Any, result: Any, optionals: frozenset[str], *, breaks: bool = False
+    ) -> None:
+        """``breaks``: to evaluate it could end the process."""
+        self._breaks = breaks
         self.text = text
         self.type = result
         self.result = _type_words(str(result))
@@ -82,6 +88,8 @@ class CompiledExpression:
         Values are JSON data, datetimes, timedeltas, bytes and those of ``values``. An optional variable is absent
         when it isn't among the bindings.
         """
+        if self._breaks:
+            return CelError("no such overload")
         try:
             if isinstance(bindings, Bindings):
                 activation = bindings.activation
@@ -91,6 +99,8 @@ class CompiledExpression:
             if value.type() != Type.ERROR:
                 return value.plain_value()
             words = str(value.plain_value())
+        except SystemError:
+            return CelError("a value of optional type has no plain form")
         except _FAILURES as error:
             return CelError(cel_messages.runtime_error(str(error)))
         if cel_messages.of_operand(words):
@@ -164,14 +174,17 @@ class Environment:
         full = before + text + after
         try:
             checked = self._checker.compile(self._tested.sub(_truth, full) if self._tested else full)
-            wrong = cel_messages.literals(ExpressionTree(checked.serialize()), text, len(before), _converts)
+            tree = ExpressionTree(checked.serialize())
+            wrong = cel_messages.literals(tree, text, len(before), _converts)
             if wrong:
                 return CelError(wrong)
             expression = self._unchecked(full)
         except (RuntimeError, UnicodeError) as error:
             lines = len(self._optionals)
             return CelError(cel_messages.compile_error(str(error), text, lines, self._names, lambda: _unchecked(text)))
-        return CompiledExpression(text, expression, checked.return_type(), self._optionals)
+        return CompiledExpression(
+            text, expression, checked.return_type(), self._optionals, breaks=may_break(tree)
+        )  # fmt: skip
 
     def _unchecked(self, text: str) -> Any:
         """The expression in the form that is evaluated."""

@@ -22,7 +22,9 @@ _MESSAGES: Final[dict[str, tuple[tuple[int, str, str], ...]]] = {
     "Checked": ((3, "TypeOf*", "types"), (4, "Expr", "expr"), (5, "Source", "source")),
     "Parsed": ((2, "Expr", "expr"), (3, "Source", "source")),
     "TypeOf": ((1, "int64", "id"), (2, "Type", "type")),
-    "Type": ((1, "Empty", "dyn"), (3, "int32", "primitive"), (5, "int32", "well_known"), (9, "string", "message")),
+    "Type": ((1, "Empty", "dyn"), (3, "int32", "primitive"), (5, "int32", "well_known"), (9, "string", "message"),
+             (14, "Abstract", "abstract")),
+    "Abstract": ((1, "string", "name"),),
     "Empty": (),
     "Source": ((4, "Position*", "positions"),),
     "Position": ((1, "int64", "id"), (2, "int32", "offset")),
@@ -34,9 +36,9 @@ _MESSAGES: Final[dict[str, tuple[tuple[int, str, str], ...]]] = {
     "Name": ((1, "string", "name"),),
     "Select": ((1, "Expr", "operand"), (2, "string", "field"), (3, "bool", "tested")),
     "Call": ((1, "Expr", "target"), (2, "string", "function"), (3, "Expr*", "args")),
-    "Items": ((1, "Expr*", "elements"),),
+    "Items": ((1, "Expr*", "elements"), (2, "int32*", "optional")),
     "Struct": ((2, "Entry*", "entries"),),
-    "Entry": ((3, "Expr", "key"), (4, "Expr", "value")),
+    "Entry": ((3, "Expr", "key"), (4, "Expr", "value"), (5, "bool", "optional")),
     "Fold": (
         (1, "string", "item"), (2, "Expr", "range"), (3, "string", "result_name"), (4, "Expr", "start"),
         (5, "Expr", "condition"), (6, "Expr", "step"), (7, "Expr", "result"), (8, "string", "second_item"),
@@ -60,8 +62,8 @@ def _pool() -> Any:
         for number, kind, field_name in fields:
             label = _FIELD.LABEL_REPEATED if kind.endswith("*") else _FIELD.LABEL_OPTIONAL
             field = message.field.add(name=field_name, number=number, label=label)
-            if kind in _SCALARS:
-                field.type = _SCALARS[kind]
+            if kind.rstrip("*") in _SCALARS:
+                field.type = _SCALARS[kind.rstrip("*")]
             else:
                 field.type = _FIELD.TYPE_MESSAGE
                 field.type_name = f".{_PACKAGE}.{kind.rstrip('*')}"
@@ -95,6 +97,11 @@ class ExpressionTree:
         simple = _PRIMITIVES[kind.primitive] if kind.primitive < len(_PRIMITIVES) else ""
         known = _WELL_KNOWN[kind.well_known] if kind.well_known < len(_WELL_KNOWN) else ""
         return simple or known or str(kind.message)
+
+    def is_optional(self, node: Any) -> bool:
+        """Whether an expression that was checked has an optional value there, by its type."""
+        kind = self._types.get(node.id)
+        return kind is not None and kind.abstract.name == "optional_type"
 
     def rename(self, names: Mapping[tuple[str, str], str]) -> None:
         """Replace every selection of ``(variable, field)`` by its name in ``names``, in place.

@@ -28,6 +28,8 @@ VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume", nam
 STORAGE_CLASSES: Final = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False)
 DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
+RESOURCE_SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
+DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
 RESOURCE_CLAIM_TEMPLATES: Final = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate")
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "CUSTOM_RESOURCE_DEFINITIONS",
     "DAEMON_SETS",
     "DEPLOYMENTS",
+    "DEVICE_CLASSES",
     "DISRUPTION_BUDGETS",
     "ENDPOINTS",
     "ENDPOINT_SLICES",
@@ -46,6 +49,7 @@ __all__ = [
     "RESOURCE_CLAIMS",
     "RESOURCE_CLAIM_TEMPLATES",
     "RESOURCE_QUOTAS",
+    "RESOURCE_SLICES",
     "SERVICES",
     "SERVICE_ACCOUNTS",
     "STATEFUL_SETS",

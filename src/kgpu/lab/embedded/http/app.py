@@ -20,11 +20,12 @@ from kgpu.lab.embedded.core.model import ApiUser
 from kgpu.lab.embedded.http import answers, body, paths, resources
 from kgpu.lab.embedded.http import request as requests
 from kgpu.lab.embedded.http.answers import ApiAnswer
+from kgpu.lab.embedded.http.impersonation import impersonated, rights
 from kgpu.lab.embedded.http.metrics import Labels
 from kgpu.lab.embedded.http.options import check_timeout
 from kgpu.lab.embedded.http.request import ApiRequest
 from kgpu.lab.embedded.http.resources import HandlerContext, ResourceRequest
-from kgpu.lab.embedded.status import ApiError, bad_request
+from kgpu.lab.embedded.status import ApiError
 
 log = logging.getLogger(__name__)
 
@@ -127,29 +128,14 @@ class App:
 
     def _impersonated(self, user: ApiUser, request: ApiRequest) -> ApiUser:
         """The user that ``kubectl --as`` names, else the caller. Raises ApiError 403 if the caller may not do that."""
-        name = request.header("impersonate-user")
-        groups = tuple(filter(None, (group.strip() for group in request.header("impersonate-group").split(","))))
-        if not name:
-            if groups:
-                listed = " ".join(f"{{Group  {group}    }}" for group in groups)
-                raise bad_request(f"requested [{listed}] without impersonating a user")
+        wanted = impersonated(request)
+        if wanted is None:
             return user
-        wanted = [("users", name)] + [("groups", group) for group in groups]
-        if name.startswith("system:serviceaccount:") and name.count(":") == 3:
-            _, _, namespace, account = name.split(":")
-            wanted[0] = ("serviceaccounts", account)
-            groups = groups or ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
-        else:
-            namespace = ""
-        for resource, subject in wanted:
-            attributes = {"verb": "impersonate", "resource": resource, "name": subject}
-            if resource == "serviceaccounts":
-                attributes["namespace"] = namespace
+        for attributes in rights(request):
             allowed, reason = self._auth.allowed(user, attributes)
             if not allowed:
                 raise denial(user, attributes, reason)
-        extra = () if name == "system:anonymous" else ("system:authenticated",)
-        return ApiUser(name, tuple(dict.fromkeys((*groups, *extra))))
+        return wanted
 
     # --- the wire -------------------------------------------------------------------------------------------------
 

@@ -107,6 +107,15 @@ class ApiRequest:
         return {name: value for name, value in attributes.items() if value}
 
 
+def _joined(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The values by name; several of one name are joined by commas."""
+    found: dict[str, str] = {}
+    for raw_name, raw_value in headers:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
 def parse(method: str, raw_path: str, query: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> ApiRequest:
     """The request of a method, an undecoded path and an undecoded query."""
     try:
@@ -119,7 +128,7 @@ def parse(method: str, raw_path: str, query: str, headers: Iterable[tuple[bytes,
         method=method,
         path=path,
         query=parsed_query,
-        headers={name.decode("latin-1"): value.decode("latin-1") for name, value in headers},
+        headers=_joined(headers),
     )
     parts = path[1:].split("/")
     if len(parts) > 1 and not parts[-1]:

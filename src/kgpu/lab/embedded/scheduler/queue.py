@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import heapq
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,6 +28,7 @@ class ClusterEvent(enum.Enum):
     POD_LABELS = "pod labels"
     VOLUME = "volume"
     CLAIM = "claim"
+    DEVICE_CLASS = "device class"
     OTHER = "other"
 
 
@@ -38,13 +39,15 @@ WAKING_EVENTS: Final[Mapping[str, frozenset[ClusterEvent]]] = {
     "TaintToleration": frozenset({ClusterEvent.NODE}),
     "NodeAffinity": frozenset({ClusterEvent.NODE}),
     "NodePorts": frozenset({ClusterEvent.NODE, ClusterEvent.POD_GONE}),
-    "NodeResourcesFit": frozenset({ClusterEvent.NODE, ClusterEvent.POD_GONE}),
+    "NodeResourcesFit": frozenset({ClusterEvent.NODE, ClusterEvent.POD_GONE, ClusterEvent.DEVICE_CLASS}),
     "VolumeRestrictions": frozenset({ClusterEvent.VOLUME, ClusterEvent.POD_GONE}),
     "VolumeBinding": frozenset({ClusterEvent.NODE, ClusterEvent.VOLUME}),
     "VolumeZone": frozenset({ClusterEvent.NODE, ClusterEvent.VOLUME}),
     "PodTopologySpread": frozenset({ClusterEvent.NODE, *_PODS}),
     "InterPodAffinity": frozenset({ClusterEvent.NODE, *_PODS}),
-    "DynamicResources": frozenset({ClusterEvent.NODE, ClusterEvent.CLAIM, ClusterEvent.POD_GONE}),
+    "DynamicResources": frozenset(
+        {ClusterEvent.NODE, ClusterEvent.CLAIM, ClusterEvent.DEVICE_CLASS, ClusterEvent.POD_GONE}
+    ),
 }
 """By filter: the events that wake the pods it refused."""
 
@@ -134,12 +137,15 @@ class Queue:
         entry.not_before = now + min(LONGEST, FIRST * 2.0 ** min(entry.attempts - 1, 10))
         entry.parked = now
 
-    def notify(self, event: ClusterEvent, now: float) -> None:
-        """Wake the pods that the event may help, and remember it for those being tried."""
-        for uid in [uid for uid, entry in self._waiting.items() if _concerns(entry, event)]:
-            self._admit(self._waiting.pop(uid), now)
-        for missed in self._missed.values():
-            missed.add(event)
+    def notify(self, event: ClusterEvent, now: float, only: Container[str] | None = None) -> None:
+        """Wake the pods that the event may help, and remember it for those being tried; of ``only`` these uids."""
+        waiting = [uid for uid in self._waiting if only is None or uid in only]
+        for uid in waiting:
+            if _concerns(self._waiting[uid], event):
+                self._admit(self._waiting.pop(uid), now)
+        for uid, missed in self._missed.items():
+            if only is None or uid in only:
+                missed.add(event)
 
     def next_time(self, now: float) -> float | None:
         """Seconds until a pod is ready without an event; None when none will be."""

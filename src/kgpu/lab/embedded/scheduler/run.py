@@ -11,14 +11,16 @@ import asyncio
 import datetime as dt
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.fit import ClusterSnapshot, PodView, claims, read
+from kgpu.fit.checks import FilterFaultError
 from kgpu.fit.cycle import Cycle
-from kgpu.fit.verdict import FitVerdict, conclude, feasible, verdict
+from kgpu.fit.model import ClaimView
+from kgpu.fit.verdict import SCHEDULER_ERROR, FitVerdict, conclude, feasible, verdict
 from kgpu.kube.informer import Informer, Scope
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object, Resource, name_of, namespace_of
 from kgpu.lab.embedded.controllers import kinds
@@ -26,14 +28,14 @@ from kgpu.lab.embedded.controllers.cluster import wall_clock
 from kgpu.lab.embedded.controllers.pacing import PacedApi, take_turn
 from kgpu.lab.embedded.controllers.recorder import Recorder
 from kgpu.lab.embedded.scheduler.act import SchedulerWriter
+from kgpu.lab.embedded.scheduler.claim_writing import ClaimWriter, ClaimWritingError
+from kgpu.lab.embedded.scheduler.devices import ClaimGrant, SchedulerDevices, cel
 from kgpu.lab.embedded.scheduler.queue import ClusterEvent, Queue
-from kgpu.lab.embedded.scheduler.score import scores
+from kgpu.lab.embedded.scheduler.score import ScoreFaultError, scores
 
 log = logging.getLogger(__name__)
 
 DEFAULT_NAME: Final = "default-scheduler"
-RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
-DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
 
 _FOLLOWED: Final[tuple[tuple[Resource, ClusterEvent], ...]] = (
     (kinds.NAMESPACES, ClusterEvent.POD_LABELS),
@@ -41,8 +43,9 @@ _FOLLOWED: Final[tuple[tuple[Resource, ClusterEvent], ...]] = (
     (kinds.VOLUMES, ClusterEvent.VOLUME),
     (kinds.STORAGE_CLASSES, ClusterEvent.VOLUME),
     (kinds.DISRUPTION_BUDGETS, ClusterEvent.POD_GONE),
-    (RESOURCE_CLAIMS, ClusterEvent.CLAIM),
-    (DEVICE_CLASSES, ClusterEvent.CLAIM),
+    (kinds.RESOURCE_SLICES, ClusterEvent.CLAIM),
+    (kinds.DEVICE_CLASSES, ClusterEvent.DEVICE_CLASS),
+    (kinds.RESOURCE_CLAIMS, ClusterEvent.CLAIM),
     (NODES, ClusterEvent.NODE),
 )
 """All followed kinds but pods, with the event that a change of one is."""
@@ -69,7 +72,9 @@ class Scheduler:
         """``dice`` choose between nodes of equal score."""
         self.name = name
         self.snapshot = ClusterSnapshot()
+        self.snapshot.classes_offer = True
         self.queue = Queue()
+        self._devices = self.snapshot.fitter = SchedulerDevices(self.snapshot, cel)
         self._clock = clock or SystemClock()
         self._dice = dice or random.Random()  # noqa: S311 - nothing secret is drawn
         self._recorder = Recorder(api, now)
@@ -80,9 +85,12 @@ class Scheduler:
         self._start = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._pods = Informer(api, Scope(PODS), clock=clock, on_change=self._pod_changed)
-        self._others = [
-            Informer(api, Scope(resource), clock=clock, on_change=self._other(event)) for resource, event in _FOLLOWED
-        ]
+        others = {
+            resource: Informer(api, Scope(resource), clock=clock, on_change=self._other(event))
+            for resource, event in _FOLLOWED
+        }
+        self._others = list(others.values())
+        self._claims = ClaimWriter(api, others[kinds.RESOURCE_CLAIMS].learn)
 
     async def run(self) -> None:
         """Schedule until cancelled."""
@@ -176,19 +184,37 @@ class Scheduler:
         def follow(change: Change, obj: Object) -> None:
             try:
                 views = list(read.views((obj,)))
+                if event in (ClusterEvent.CLAIM, ClusterEvent.DEVICE_CLASS):
+                    self._devices.follow(change, obj)
             except Exception:
                 log.exception("%s could not be read", name_of(obj))
                 return
+            helped: Collection[str] | None = None
             for view in views:
+                if isinstance(view, ClaimView):
+                    helped = self._helped(view, gone=change is Change.DELETED)
                 if change is Change.DELETED:
                     self.snapshot.drop(view)
                 else:
                     self.snapshot.put(view)
-            if event is ClusterEvent.CLAIM:
+            if event in (ClusterEvent.CLAIM, ClusterEvent.DEVICE_CLASS):
                 self._wait_for_claims()
-            self._notify(event)
+            self._notify(event, helped)
 
         return follow
+
+    def _helped(self, claim: ClaimView, *, gone: bool) -> Collection[str] | None:
+        """The pods that a change of a claim may help: those that use it; all (None) where it gives devices back."""
+        before = self.snapshot.shelf.claims.get(claim.key)
+        if before is not None and before.allocated and (gone or not claim.allocated):
+            return None
+        if before is not None and (before.allocated, before.reserved_for) == (claim.allocated, claim.reserved_for):
+            return ()
+        return {
+            pod.id
+            for pod in self.snapshot.pods.values()
+            if pod.namespace == claim.namespace and any(entry.claim == claim.name for entry in pod.claims)
+        }
 
     def _wait_for_claims(self) -> None:
         """Queue pods that were not queued because a claim was missing."""
@@ -197,8 +223,8 @@ class Scheduler:
             if idle and pod.id not in self.queue.entries and not claims.gate(pod, self.snapshot):
                 self.queue.add(pod.id, pod.priority, self._clock.monotonic())
 
-    def _notify(self, event: ClusterEvent) -> None:
-        self.queue.notify(event, self._clock.monotonic())
+    def _notify(self, event: ClusterEvent, only: Collection[str] | None = None) -> None:
+        self.queue.notify(event, self._clock.monotonic(), only)
         self._news.set()
 
     # Deciding
@@ -206,27 +232,48 @@ class Scheduler:
     async def _decide(self, pod: PodView) -> None:
         snapshot = self.snapshot
         cycle = Cycle(pod, snapshot) if snapshot.nodes else None
-        node = await self._choose(cycle) if cycle is not None and cycle.rejection is None else ""
+        try:
+            node = await self._choose(cycle) if cycle is not None and cycle.rejection is None else ""
+        except FilterFaultError:
+            node = ""  # the verdict says so
+        except ScoreFaultError as fault:
+            self._fail(pod, str(fault))
+            return
         now = snapshot.pods.get(pod.id)
         if now is None or now.node or now.deleting:
             self.queue.remove(pod.id)
             return
         pod = now
         if node:
+            grants = self._devices.reserve(pod, snapshot.nodes[node])
+            if grants is None:
+                self.queue.failed(pod.id, self._clock.monotonic())
+                return
             self._assumed[pod.id] = node
             snapshot.put(replace(pod, node=node))
-            self._spawn(self._bind(pod, node))
+            self._spawn(self._bind(pod, node, grants))
             return
         fit_verdict = conclude(cycle) if cycle is not None else verdict(pod, snapshot)
         nominated = self._nominate(pod, fit_verdict)
         filters = {refusal.filter for refusal in fit_verdict.refused.values()}
         if fit_verdict.rejection is not None:
             filters.add(fit_verdict.rejection.filter)
-        self.queue.refused(pod.id, filters or {"NodeName"}, self._clock.monotonic())
+        if fit_verdict.reason == SCHEDULER_ERROR:
+            self.queue.failed(pod.id, self._clock.monotonic())
+        else:
+            self.queue.refused(pod.id, filters or {"NodeName"}, self._clock.monotonic())
         if obj := self._objects.get(pod.id):
             self._spawn(self._actions.refuse(obj, fit_verdict, nominated))
         if fit_verdict.preemption is not None:
             self._spawn(self._preempt(pod, fit_verdict))
+        if (freed := fit_verdict.deallocates) is not None:
+            self._spawn(self._claims.remove(freed) if freed.extended_for else self._claims.deallocate(freed))
+
+    def _fail(self, pod: PodView, message: str) -> None:
+        """The pod is tried again after a pause, whatever happens meanwhile."""
+        self.queue.failed(pod.id, self._clock.monotonic())
+        if obj := self._objects.get(pod.id):
+            self._spawn(self._actions.refuse(obj, _fault(pod, message), ""))
 
     async def _choose(self, cycle: Cycle) -> str:
         """The best node, "" for none."""
@@ -259,16 +306,33 @@ class Scheduler:
             self.snapshot.put(replace(pod, nominated=""))
         return None if waits else ""
 
-    async def _bind(self, pod: PodView, node: str) -> None:
+    async def _bind(self, pod: PodView, node: str, grants: tuple[ClaimGrant, ...]) -> None:
         obj = self._objects.get(pod.id)
-        if obj is not None and await self._actions.bind(obj, node):
+        if obj is not None and await self._granted(pod, obj, grants) and await self._actions.bind(obj, node):
             self.queue.done(pod.id)
+            self._claims.bound(pod)
             return
+        if grants:
+            await self._claims.take_back(pod, grants)
         if self._assumed.pop(pod.id, None) is not None and pod.id in self.snapshot.pods:
             self.snapshot.put(pod)
             self.queue.failed(pod.id, self._clock.monotonic())
             self._notify(ClusterEvent.POD_GONE)
         self._news.set()
+
+    async def _granted(self, pod: PodView, obj: Object, grants: tuple[ClaimGrant, ...]) -> bool:
+        """Whether the pod has its claims now."""
+        try:
+            await self._claims.grant(pod, grants)
+        except ClaimWritingError as error:
+            await self._actions.refuse(obj, _fault(pod, str(error)), "")
+            return False
+        finally:
+            # What was written is known by now.
+            for grant in grants:
+                if grant.allocation is not None:
+                    self._devices.release(grant.claim.uid)
+        return True
 
     async def _preempt(self, pod: PodView, fit_verdict: FitVerdict) -> None:
         assert fit_verdict.preemption is not None
@@ -286,6 +350,10 @@ class Scheduler:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _fault(pod: PodView, message: str) -> FitVerdict:
+    return FitVerdict(pod=pod, nodes=0, reason=SCHEDULER_ERROR, message=message)
 
 
 def _worth_a_try(before: PodView, view: PodView) -> bool:

@@ -77,7 +77,7 @@ def _slice(errors: Errors, obj: Object, old: Object | None, subresource: str) ->
         immutable(errors, "spec.driver", spec.get("driver"), before.get("driver"))
         immutable(errors, "spec.nodeName", spec.get("nodeName"), before.get("nodeName"))
     _place(errors, spec)
-    if spec.get("sharedCounters") and spec.get("devices"):
+    if spec.get("sharedCounters") is not None and spec.get("devices") is not None:
         errors.append(bad_value("spec", "", "only one of `sharedCounters` or `devices` is allowed"))
     devices = spec.get("devices") or []
     tainted = any(device.get("taints") or device.get("consumesCounters") for device in devices)

@@ -1,0 +1,198 @@
+"""Plays a story of devices on any cluster with a scheduler and controllers, and tells how it ended.
+
+``python -m tests.lab.real.record_device_stories`` plays all on real programs and writes how they end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from kgpu.base.errors import KubeError
+from kgpu.kube.kinds import NAMESPACES, SERVICE_ACCOUNTS
+from kgpu.kube.port import NODES, PODS, KubeApi, Resource, name_of
+from kgpu.lab.embedded.controllers.kinds import (
+    DEVICE_CLASSES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
+from tests.lab.embedded.scheduler.device_stories import ADMIN_LABEL, STORIES, DeviceStory, Object, pod
+
+NAMESPACE = "device-stories"
+SAID = Path(__file__).parent / "device_stories.json"
+KINDS = {one.kind: one for one in (PODS, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, DEVICE_CLASSES)}
+QUIET_S = 3.0  # without a change; what is tried again after a refusal comes sooner
+PATIENCE_S = 40.0
+
+
+def recorded() -> dict[str, Any]:
+    """How each story ended on a real cluster."""
+    found: dict[str, Any] = json.loads(SAID.read_text())
+    return found
+
+
+class Player:
+    def __init__(self, api: KubeApi) -> None:
+        self.api = api
+
+    async def prepare(self) -> None:
+        """Make the namespace, and wait for what its pods need."""
+        await self.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE, "labels": {ADMIN_LABEL: "true"}}})
+        while not await self.api.get(SERVICE_ACCOUNTS, "default", namespace=NAMESPACE):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+    async def play(self, story: DeviceStory, wanted: Any = None) -> Any:
+        """How the story ends: at once when that is as wanted, else when nothing has changed for a while."""
+        for name in story.nodes:
+            await self.node(name, {kind: amount for node, kind, amount in story.capacity if node == name})
+        for obj in story.objects:
+            await self.create(obj)
+        await self.settled(len(story.nodes))
+        for step in story.steps:
+            if "delete" in step:
+                resource = KINDS[step["delete"]]
+                await self.api.delete(resource, name_of(step), namespace=_namespace(resource), grace=0)
+            else:
+                await self.create(step)
+                if step["kind"] == "Pod":
+                    await self.decided(name_of(step), stuck=wanted is not None and name_of(step) in wanted["untried"])
+        return await self.end(wanted)
+
+    async def create(self, obj: Object) -> None:
+        resource = KINDS[obj["kind"]]
+        metadata = {**obj["metadata"], **({"namespace": NAMESPACE} if resource.namespaced else {})}
+        await self.api.create(resource, {**obj, "metadata": metadata})
+        if status := obj.get("status"):
+            named = {"name": name_of(obj), "namespace": NAMESPACE, "subresource": "status"}
+            await self.api.patch(resource, change={"status": status}, **named)
+
+    async def node(self, name: str, extended: Object) -> None:
+        """A ready node that the controllers say nothing against."""
+        labels = {"kubernetes.io/hostname": name}
+        await self.api.create(NODES, {"metadata": {"name": name, "labels": labels}, "spec": {}})
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": now, "lastTransitionTime": now}
+        sizes = {"cpu": "4", "memory": "8Gi", "pods": "110", **extended}
+        status = {"allocatable": sizes, "capacity": sizes, "conditions": [ready]}
+        await self.api.patch(NODES, name, {"status": status}, subresource="status")
+        await self.api.patch(NODES, name, {"spec": {"taints": None}})
+
+    async def settled(self, nodes: int) -> None:
+        """Wait until the scheduler has seen every node as it is: a pod that is too large for each is told so."""
+        await self.create(pod("barrier", limits={"cpu": "1000"}))
+        while f"0/{nodes} nodes are available: {nodes} Insufficient cpu." not in await self.message("barrier"):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        await self.api.delete(PODS, "barrier", namespace=NAMESPACE, grace=0)
+
+    async def message(self, name: str) -> str:
+        found = await self.api.get(PODS, name, namespace=NAMESPACE) or {}
+        return str(_condition(found).get("message", ""))
+
+    async def decided(self, name: str, *, stuck: bool) -> None:
+        """Wait until the scheduler has said something of the pod, so that the next one comes after it."""
+        for _ in range(40 if stuck else 250):
+            found = await self.api.get(PODS, name, namespace=NAMESPACE) or {}
+            if _scheduled(found):
+                return
+            await asyncio.sleep(0.02)
+
+    async def end(self, wanted: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        begun = quiet = loop.time()
+        before: Any = None
+        while True:
+            seen = await self.seen()
+            if seen != before:
+                before, quiet = seen, loop.time()
+            idle = loop.time() - quiet > QUIET_S if wanted is None else seen == wanted
+            if idle or loop.time() - begun > PATIENCE_S:
+                return seen
+            await asyncio.sleep(0.05)
+
+    async def seen(self) -> Any:
+        """Pods and claims without what differs by chance."""
+        pods = {name_of(one): one for one in (await self.api.list(PODS, namespace=NAMESPACE)).items}
+        claims = (await self.api.list(RESOURCE_CLAIMS, namespace=NAMESPACE)).items
+        names = {one["metadata"]["uid"]: name for name, one in pods.items()}
+        return {
+            "pods": {name: _pod(one) for name, one in sorted(pods.items())},
+            "untried": sorted(name for name, one in pods.items() if not _scheduled(one)),
+            "claims": {hidden(name_of(one)): _claim(one, names) for one in sorted(claims, key=name_of)},
+        }
+
+    async def clean(self) -> None:
+        """Remove all that a story has made."""
+        for resource in (PODS, *(kind for kind in KINDS.values() if kind != PODS), NODES):
+            namespace = _namespace(resource)
+            while found := (await self.api.list(resource, namespace=namespace)).items:
+                for one in found:
+                    try:
+                        await self.api.delete(resource, name_of(one), namespace=namespace, grace=0)
+                    except KubeError:
+                        continue
+                await asyncio.sleep(0.02)
+
+
+def _namespace(resource: Resource) -> str:
+    return NAMESPACE if resource.namespaced else ""
+
+
+def hidden(text: str) -> str:
+    """A name without its random end."""
+    return re.sub(r"-[a-z0-9]{5}$", "-RAND", text)
+
+
+def _scheduled(pod: Object) -> bool:
+    if (pod.get("spec") or {}).get("nodeName"):
+        return True
+    return bool(_condition(pod).get("message"))
+
+
+def _condition(pod: Object) -> Object:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if one["type"] == "PodScheduled"), {})
+
+
+def _pod(pod: Object) -> Object:
+    status = pod.get("status") or {}
+    found: Object = {"node": pod["spec"].get("nodeName", "")}
+    if not found["node"]:
+        condition = _condition(pod)
+        found |= {"reason": condition.get("reason", ""), "message": condition.get("message", "")}
+    extended = status.get("extendedResourceClaimStatus")
+    if extended:
+        found["extended"] = {**extended, "resourceClaimName": hidden(extended["resourceClaimName"])}
+    return found
+
+
+def _claim(claim: Object, names: dict[str, str]) -> Object:
+    status = json.loads(json.dumps(claim.get("status") or {}))
+    for result in ((status.get("allocation") or {}).get("devices") or {}).get("results") or ():
+        if "shareID" in result:
+            result["shareID"] = "ID"
+    status["reservedFor"] = [names.get(user["uid"], user["name"]) for user in status.get("reservedFor") or ()]
+    metadata = claim["metadata"]
+    found = {"status": status, "finalizers": metadata.get("finalizers") or []}
+    if "extended-resources" in name_of(claim):
+        owners = [{**owner, "uid": names.get(owner["uid"], "")} for owner in metadata.get("ownerReferences") or ()]
+        made = {key: metadata.get(key) for key in ("annotations", "generateName")}
+        found |= {"spec": claim["spec"], "ownerReferences": owners, **made}
+    return found
+
+
+async def play_all(api: KubeApi, wanted: Mapping[str, Any] = MappingProxyType({}), only: str = "") -> dict[str, Any]:
+    """The stories with ``only`` in their names, one after another, on one cluster."""
+    player = Player(api)
+    await player.prepare()
+    ends = {}
+    for story in (story for story in STORIES if only in story.name):
+        ends[story.name] = await player.play(story, wanted.get(story.name))
+        await player.clean()
+    return ends

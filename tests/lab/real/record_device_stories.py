@@ -1,0 +1,31 @@
+"""Plays the stories of devices on real programs, and writes how they end to ``device_stories.json``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kgpu.kube.client import connect
+from tests.lab.embedded.scheduler import device_play
+from tests.lab.real import gated
+
+
+async def play(plane: gated.Gated, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """How all stories end. Nodes have no kubelets, and the controller that would find them dead does not run."""
+    plane.start_controllers("--controllers=*,-node-lifecycle-controller")
+    plane.start_scheduler()
+    api = connect(str(plane.kubeconfig))
+    try:
+        return await device_play.play_all(api, wanted)
+    finally:
+        await api.close()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder, gated.running(Path(folder)) as programs:
+        ends = asyncio.run(play(programs, {}))
+    device_play.SAID.write_text(json.dumps(ends, indent=1, sort_keys=True) + "\n")
