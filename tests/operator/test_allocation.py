@@ -231,6 +231,9 @@ def test_gates_reach_the_driver_and_the_host_folders_its_pod() -> None:
     assert {"/var/lib/kubelet/plugins/gpu.nvidia.com"} < mounts  # where the device plugin looks for claims
     (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term["matchExpressions"] == [{"key": DRA, "operator": "In", "values": ["true", "leaving"]}]
+    folders = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "dra-driver"]
+    assert {one["mountPropagation"] for one in folders} == {"Bidirectional"}  # shared memory of MPS daemons
+    assert pod["hostPID"] is True
     names_of_volumes = [one["name"] for one in pod["volumes"]]
     assert len(names_of_volumes) == len(set(names_of_volumes))
 

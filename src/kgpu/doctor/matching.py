@@ -296,7 +296,7 @@ PARTS: Final = (
         NVIDIA,
         image=r"dra-driver",
         words=r"gpu-kubelet-plugin|compute-domain",
-        apps="nvidia-dra-driver-gpu dra-driver-nvidia-gpu",
+        apps="nvidia-dra-driver-gpu dra-driver-nvidia-gpu kgpu-dra-driver",
     ),
     _part(NFD_WORKER, "", words=r"nfd-worker"),
     _part(NFD_MASTER, "", words=r"nfd-master"),

@@ -88,6 +88,24 @@ def test_a_node_goes_to_claims_and_back_and_the_pages_pods_run(installed: Site) 
     site.until(lambda: slices(site) == [], "the kubelet to remove the slices of a driver that has gone")
 
 
+def test_a_pod_gets_the_share_that_its_claim_says(site: Site) -> None:
+    """From a driver in a pod of its own, which makes the daemon's shared memory where the claim's containers get it."""
+    site.have("operands", "dra.enabled=true", "dra.featureGates.MPSSupport=true")
+    site.lab.kubectl("label", "node", site.node, f"{LABEL}=dra")
+    claim, pod = yaml.safe_load_all(manifests(PAGE)["by-share"])
+    (container,) = pod["spec"]["containers"]
+    container |= {"image": "kgpu.dev/cuda-sample:vectoradd", "command": ["./vectoradd", "--memory"]}
+    manifest = yaml.safe_dump_all((claim, pod))
+    try:
+        site.until(lambda: devices(site) == 8, "eight devices")
+        site.lab.kubectl("apply", "-f", "-", stdin=manifest)
+        site.until(lambda: site.get("pod", "by-share")["status"].get("phase") == "Succeeded", "the pod to end well")
+        assert "of 10240 MiB" in site.lab.kubectl("logs", "by-share")
+    finally:
+        site.lab.kubectl("delete", "-f", "-", "--timeout=120s", "--ignore-not-found", stdin=manifest)
+        site.lab.kubectl("label", "node", site.node, f"{LABEL}-")
+
+
 def test_a_node_of_claims_is_as_before_once_kgpu_has_gone(clean: Site) -> None:
     """That the kubelet takes the slices, only a kubelet can say; most of the time is its own half minute."""
     site = clean

@@ -77,7 +77,7 @@ def both(given: dict[str, Any]) -> None:
         ({"allocation": "dra"}, "set --dra=true"),
         ({"dra": "maybe"}, "KGPU_DRA"),
         ({"dra": "true", "dra_gates": "DynamicMig=true"}, 'did you mean "DynamicMIG"'),
-        ({"dra": "true", "dra_gates": "MPSSupport=true"}, "can't be turned on"),
+        ({"dra": "true", "dra_gates": "PassthroughSupport=true"}, "can't be turned on"),
         ({"alerts": "GPUIdel: {enabled: false}"}, 'did you mean "GPUIdle"'),
         ({"alerts": "[GPUIdle]"}, "KGPU_ALERTS"),
         ({"alerts": "{"}, "KGPU_ALERTS"),

@@ -117,9 +117,10 @@ def host_access(paths: shape.HostFolders, user: str = "", *, claims: bool = Fals
     ]
     if claims:
         folder, sockets = f"plugins/{names.DRA_GPU_DRIVER}", "plugins_registry"
-        # The device plugin looks into the folder where every kubelet usually has it.
+        # The device plugin looks into the folder where every kubelet usually has it. MPS daemons of claims have their
+        # shared memory mounted below it.
         roots = dict.fromkeys((names.KUBELET_ROOT, kubelet))
-        rows += [(DRA_FOLDER, f"{kubelet}/{folder}", f"{root}/{folder}", CREATE, "") for root in roots]
+        rows += [(DRA_FOLDER, f"{kubelet}/{folder}", f"{root}/{folder}", CREATE, BIDIRECTIONAL) for root in roots]
         rows.append((DRA_SOCKETS, f"{kubelet}/{sockets}", f"{kubelet}/{sockets}", CREATE, ""))
     if user:
         rows.append((NODE_STATE, names.STATE_DIR, names.NODE_STATE_DIR, CREATE, ""))

@@ -78,6 +78,7 @@ SPEC: Final = OperandSpec(
         container="kgpu-dra-driver",
         volumes=(*DRIVER_VOLUMES, "cdi", NODE_STATE, DRA_FOLDER, DRA_SOCKETS),
         env=(Variable(names.ENV_WAIT_FOR_VALIDATION, names.VALIDATIONS_DIR),),
+        host_pid=lambda _: True,  # MPS daemons of claims know their clients by these
     ),
     rules=lambda scene: (NODES, *(CLAIM_RULES if scene.settings.dra else ())),
     wanted=lambda view: view.settings.dra and serves_claims(view.observed),
