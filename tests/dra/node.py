@@ -91,6 +91,7 @@ class Node:
         self.driver.meddle = lambda _step, _done: self.killer.tick()
         self.gpus.tick = self.daemons.tick = lambda: self.killer.tick()
         self.missing: set[str] = set()
+        self.reads = 0
 
     async def start(self, gates: Collection[str] = (TIME_SLICING_GATE, MPS_GATE)) -> Preparations:
         records = KilledRecords(self.folder / "claims", boot=self.boot, report=self.told.append)
@@ -99,12 +100,16 @@ class Node:
         object.__setattr__(specs, "killer", self.killer)
         made = Preparations(
             records=records, specs=specs, slices=SliceMaker(self.driver),
-            sharer=DeviceSharer(self.gpus, self.daemons), read=self.read, offered=self.offered_now, gates=gates,
+            sharer=DeviceSharer(self.gpus, self.daemons), known=self.known, read=self.read, offered=self.offered_now, gates=gates,
         )  # fmt: skip
         await made.start()
         return made
 
     async def read(self) -> Inventory:
+        self.reads += 1
+        return await self.known()
+
+    async def known(self) -> Inventory:
         self.killer.tick()
         gpus = tuple(self._accelerator(gpu) for gpu in self.driver.state.values())
         return Inventory(vendor="nvidia", driver_version="570.133.20", accelerators=gpus)

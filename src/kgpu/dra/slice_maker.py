@@ -48,7 +48,7 @@ class SliceMaker:
             gpu = await self.driver.gpu(uuid)
             geometry = geometry_of(gpu.product)
             if gpu.enabled and not gpu.instances and geometry is not None and not geometry.needs_reset:
-                await self.driver.set_mode(uuid, False)
+                await self.driver.set_mode(uuid, False, resets=False)
 
     async def _ready(self, wanted: RecordedSlice) -> CutGpu:
         """The GPU, with MIG mode on."""
@@ -58,7 +58,7 @@ class SliceMaker:
         if not gpu.enabled:
             geometry, _ = _row(gpu, wanted)
             if not geometry.needs_reset:
-                await self.driver.set_mode(wanted.gpu, True)
+                await self.driver.set_mode(wanted.gpu, True, resets=False)
                 gpu = await self.driver.gpu(wanted.gpu)
         if not gpu.enabled:
             raise PartitionError(
