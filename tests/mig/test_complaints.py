@@ -1,5 +1,5 @@
-"""Every defect of mig-parted and every complaint about MIG and shared GPUs has a row in ``complaints.yaml``, and each row
-has tests that are there, or a reason why it has none.
+"""Every defect of mig-parted and of the DRA driver, and every complaint about MIG and shared GPUs has a row in
+``complaints.yaml``, and each row has tests that are there, or a reason why it has none.
 
 What the rows are about is listed here as in the sheet, so that none can be left out.
 """
@@ -16,6 +16,7 @@ from tests.test_promises import ROOT, named_tests, one_line
 
 ROWS: Final[dict[str, list[dict[str, Any]]]] = yaml.safe_load((Path(__file__).parent / "complaints.yaml").read_text())
 DEFECTS: Final = range(1, 10)
+DRA_DEFECTS: Final = range(1, 9)
 COMPLAINTS: Final = {
     1: "gop#1361 kubernetes#130855",
     2: "nvp#466 nvp#299 gop#2155",
@@ -87,6 +88,10 @@ def test_every_defect_has_a_row_with_tests() -> None:
     assert sorted(row["of"] for row in ROWS["defects"] if row.get("tests")) == list(DEFECTS)
 
 
+def test_every_defect_of_the_dra_driver_has_a_row() -> None:
+    assert sorted(row["of"] for row in ROWS["dra_defects"]) == list(DRA_DEFECTS)
+
+
 @pytest.mark.parametrize("line", COMPLAINTS)
 def test_every_complaint_has_its_rows(line: int) -> None:
     threads = {thread for row in ROWS["complaints"] if row["line"] == line for thread in row["of"].split()}
@@ -94,7 +99,7 @@ def test_every_complaint_has_its_rows(line: int) -> None:
 
 
 def test_no_row_is_of_a_complaint_that_is_not_listed() -> None:
-    assert ROWS.keys() == {"defects", "complaints"}
+    assert ROWS.keys() == {"defects", "dra_defects", "complaints"}
     assert {row["line"] for row in ROWS["complaints"]} == COMPLAINTS.keys()
 
 
