@@ -295,6 +295,18 @@ async def test_a_slice_of_somebody_else_stays(node: Node) -> None:
     assert node.modes()[0]
 
 
+async def test_a_slice_of_somebody_else_at_the_very_place_stays(node: Node) -> None:
+    """It was made after the device was offered: the claim fails, and what it has not made it does not destroy."""
+    uuid = next(iter(node.driver.state))
+    await node.driver.set_mode(uuid, True)
+    await node.driver.create_instance(uuid, 0, 0)
+    made = await node.start()
+    with pytest.raises(PartitionError, match="is taken by another one"):
+        await made.prepare(claim("a", LARGE, SLICE))
+    assert node.slices() == {(uuid, 0, 0)}
+    assert node.record_files() == set()
+
+
 async def test_ampere_is_cut_only_where_its_mode_is_on(tmp_path: Path) -> None:
     node = Node(tmp_path, families=("a100-40gb",))
     made = await node.start()

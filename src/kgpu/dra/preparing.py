@@ -76,6 +76,7 @@ class Preparations:
             if record is not None:
                 await self._undo(record)
             planned = self._plan(claim, await self.offered())
+            await self.slices.refuse_taken(planned.made)
             await beside(self.records.put, planned)
             doing = asyncio.ensure_future(self._do(planned, claim))
             try:
