@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import click
 
-from bench import churn, doctor, exporter, install, maintenance, measures, nodes, operator, upgrades
+from bench import churn, doctor, dra, exporter, install, maintenance, measures, nodes, operator, upgrades
 from bench.machine import describe_machine
 from bench.measures import World
 from bench.skip import SkippedError
@@ -84,6 +84,19 @@ MEASUREMENTS: Final = (
         "allocate",
         (Figure("p50", "Allocate p50", "ms", 0.6), Figure("p99", "Allocate p99", "ms", 1.5)),
         measures.allocate,
+    ),
+    Measurement(
+        "dra",
+        (
+            Figure("whole p50", "NodePrepareResources of a whole GPU, p50", "ms", 5),
+            Figure("whole p99", "the same, p99", "ms", 15),
+            Figure("slice p50", "the same of a MIG slice that is made for it, p50", "ms"),
+            Figure("slice p99", "the same, p99", "ms", 100),
+            Figure("change", "slices made by hand to their ResourceSlices", "s", 1),
+            Figure("two", "agent with dra and labels, the API server's client in use, PSS", "MiB", 60),
+            Figure("all", "the same with all roles, dra in place of deviceplugin, PSS", "MiB", 60),
+        ),
+        dra.claims,
     ),
     Measurement(
         "prefer-8",

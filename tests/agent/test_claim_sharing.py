@@ -74,6 +74,9 @@ class Fake:
     def daemons(self) -> int:
         return len(self.keeper.serving)
 
+    def forget_timeslices(self) -> None:
+        self.gpus.intervals.clear()
+
     def is_absent(self, uuid: str) -> None:
         self.gpus.gone.add(uuid)
 
@@ -119,6 +122,9 @@ class Simulated:
 
     def no_timeslices(self, number: int) -> None:
         operate.set_values(self.root, {"timeslice-support": "off"}, gpu=number)
+
+    def forget_timeslices(self) -> None:
+        operate.set_values(self.root, {"timeslice": "default"})
 
     def is_absent(self, uuid: str) -> None:
         assert uuid not in self.uuids
@@ -211,6 +217,16 @@ async def test_a_time_slice_is_there_as_long_as_the_claim(site: Site) -> None:
     await (await site.sharer()).unshare(again(record))
     assert site.intervals() == [0, 0]
     await sharer.unshare(record)
+
+
+async def test_a_time_slice_that_the_driver_forgot_is_set_at_the_next_start(site: Site) -> None:
+    record, _ = await shared(await site.sharer(), {site.uuids[1]: LONG})
+    site.forget_timeslices()
+    sharer = await site.sharer(again(record))
+    assert site.intervals() == [0, 3]
+    site.no_timeslices(1)
+    await site.sharer(again(record))
+    await sharer.unshare(again(record))
 
 
 @pytest.mark.parametrize("interval", [0, 1, 2])

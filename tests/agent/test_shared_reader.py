@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -337,3 +338,39 @@ async def test_a_fresh_inventory_is_read_after_the_call(world):
     await world.shared.inventory()
     await world.shared.fresh_inventory()
     assert world.real.reads == 2
+
+
+async def test_what_is_known_is_read_again_only_once_something_has_happened() -> None:
+    world = World()
+    assert (await world.shared.known_inventory()).driver_version == "1"
+    await world.clock.advance(60.0)
+    assert (await world.shared.known_inventory()).driver_version == "2", "nobody hears whether something has happened"
+    async with contextlib.aclosing(world.shared.events()):
+        known = await world.shared.known_inventory()
+        await world.clock.advance(3600.0)
+        assert await world.shared.known_inventory() is known
+        world.real.queue.put_nowait(XID)
+        await settle()
+        again = await world.shared.known_inventory()
+        assert again is not known
+        assert await world.shared.known_inventory() is again
+        world.shared.changed()
+        assert await world.shared.known_inventory() is not again
+        world.shared.hold("a reset")
+        with pytest.raises(DriverReleasedError):
+            await world.shared.known_inventory()
+    await world.shared.close()
+
+
+async def test_what_was_outdated_as_it_was_read_is_not_known() -> None:
+    world = World()
+    async with contextlib.aclosing(world.shared.events()):
+        world.real.gate.clear()
+        reading = asyncio.create_task(world.shared.known_inventory())
+        await settle()
+        world.real.queue.put_nowait(XID)
+        await settle()
+        world.real.gate.set()
+        first = await reading
+        assert await world.shared.known_inventory() is not first
+    await world.shared.close()

@@ -93,6 +93,7 @@ class Node:
         self.missing: set[str] = set()
         self.taken: dict[str, str] = {}
         self.off = ""
+        self.reads = 0
 
     async def start(self, gates: Collection[str] = (TIME_SLICING_GATE, MPS_GATE)) -> Preparations:
         records = KilledRecords(self.folder / "claims", boot=self.boot, report=self.told.append)
@@ -101,13 +102,17 @@ class Node:
         object.__setattr__(specs, "killer", self.killer)
         made = Preparations(
             records=records, specs=specs, slices=SliceMaker(self.driver),
-            sharer=DeviceSharer(self.gpus, self.daemons), read=self.read, offered=self.offered_now, gates=gates,
-            taken=lambda: self.taken, off=lambda: self.off,
+            sharer=DeviceSharer(self.gpus, self.daemons), known=self.known, read=self.read, offered=self.offered_now,
+            gates=gates, taken=lambda: self.taken, off=lambda: self.off,
         )  # fmt: skip
         await made.start()
         return made
 
     async def read(self) -> Inventory:
+        self.reads += 1
+        return await self.known()
+
+    async def known(self) -> Inventory:
         self.killer.tick()
         gpus = tuple(self._accelerator(gpu) for gpu in self.driver.state.values())
         return Inventory(vendor="nvidia", driver_version="570.133.20", accelerators=gpus)

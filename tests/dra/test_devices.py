@@ -202,7 +202,7 @@ def test_slices_that_are_there_stay_and_nothing_needs_them_gone() -> None:
 
 def test_slices_that_were_made_for_claims_are_no_reason_to_publish_less() -> None:
     gpu = cut(h100().accelerators[0], [named(SEVEN, "1g.10gb")] * 3)
-    made = frozenset(part.uuid for part in gpu.partitions)
+    made = frozenset((gpu.uuid, part.placement_start) for part in gpu.partitions)
     assert names(node_of(gpu), replace(DYNAMIC, made=made)) == names(h100(), DYNAMIC)
     here = {device.name: device for device in published(node_of(gpu), replace(DYNAMIC, made=made)).devices}
     first = gpu.partitions[0]

@@ -65,6 +65,28 @@ async def test_slices_are_made_for_a_claim_and_go_with_it(node: Node) -> None:
     assert node.modes() == [False, False, False]
 
 
+async def test_gpus_are_read_anew_only_where_slices_are_made(node: Node) -> None:
+    made = await node.start()
+    await made.prepare(claim("a", "gpu-1", "gpu-2"))
+    await made.unprepare("a")
+    assert node.reads == 0
+    await made.prepare(claim("b", SLICE))
+    assert node.reads == 1
+
+
+async def test_a_slice_that_is_there_is_the_claims_at_every_moment(node: Node) -> None:
+    """What is published would be another for a moment otherwise, and devices would come and go with each claim."""
+    made = await node.start()
+    seen = []
+    node.driver.meddle = lambda step, _done: seen.append(
+        (step, {(one, start) for one, _, start in node.slices()} - made.made)
+    )
+    await made.prepare(claim("a", SLICE, LARGE))
+    await made.unprepare("a")
+    assert {step for step, _ in seen} >= {"create-instance", "create-compute", "destroy-instance"}
+    assert all(not strange for _, strange in seen)
+
+
 async def test_it_is_done_once_however_often_it_is_asked_for(node: Node) -> None:
     made = await node.start()
     first = await made.prepare(claim("a", SLICE, "gpu-1"))
@@ -271,6 +293,18 @@ async def test_a_slice_of_somebody_else_stays(node: Node) -> None:
     await made.unprepare("b")
     assert node.slices() == {(uuid, 2, 0)}
     assert node.modes()[0]
+
+
+async def test_a_slice_of_somebody_else_at_the_very_place_stays(node: Node) -> None:
+    """It was made after the device was offered: the claim fails, and what it has not made it does not destroy."""
+    uuid = next(iter(node.driver.state))
+    await node.driver.set_mode(uuid, True)
+    await node.driver.create_instance(uuid, 0, 0)
+    made = await node.start()
+    with pytest.raises(PartitionError, match="is taken by another one"):
+        await made.prepare(claim("a", LARGE, SLICE))
+    assert node.slices() == {(uuid, 0, 0)}
+    assert node.record_files() == set()
 
 
 async def test_ampere_is_cut_only_where_its_mode_is_on(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class Coalesced(Generic[T]):
         self._task: asyncio.Task[T] | None = None
         self._task_generation = -1
         self._kept: tuple[T, float] | None = None
+        self._last: tuple[T, int] | None = None
 
     async def get(self) -> T:
         """The answer, at most ``max_age`` seconds old and begun after the last ``forget``."""
@@ -60,6 +61,12 @@ class Coalesced(Generic[T]):
             self._task, self._task_generation = task, self._generation
         # One caller's cancellation must not cost the others their answer.
         return await asyncio.shield(task)
+
+    async def known(self) -> T:
+        """The last answer however old it is, unless ``forget`` was called since; then a new one."""
+        if self._last is not None and self._last[1] == self._generation:
+            return self._last[0]
+        return await self.get()
 
     def forget(self) -> None:
         """Drop the answer, including one that is being read: it may be outdated."""
@@ -74,6 +81,7 @@ class Coalesced(Generic[T]):
 
     async def _read(self, generation: int) -> T:
         answer = await self._fetch()
+        self._last = (answer, generation)
         if generation == self._generation:
             self._kept = (answer, self._clock.monotonic())
         return answer
@@ -147,6 +155,14 @@ class SharedReader:
 
     async def inventory(self) -> Inventory:
         return await self._inventory.get()
+
+    async def known_inventory(self) -> Inventory:
+        """The last inventory, unless something has happened since that it may not show. It is as true as what follows
+        from events: somebody has to subscribe to them.
+        """
+        if self._released or not self._subscribers:
+            return await self._inventory.get()
+        return await self._inventory.known()
 
     async def fresh_inventory(self) -> Inventory:
         """An inventory whose reading begins now."""

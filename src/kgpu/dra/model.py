@@ -117,14 +117,15 @@ class PublishRules:
     """How a node's accelerators are published.
 
     ``dynamic``: slices are made for claims, so that every possible one is a device. ``monitored``: a device of which no
-    verdict is there is told to be unmonitored. ``ignored_xids`` never keep claims away. ``made`` are UUIDs of
-    partitions that this driver has made for claims: they are no reason to publish less. ``pcie_roots`` are by PCI
-    address. ``taken`` are the accelerators that are not this driver's to give now, by UUID, and why.
+    verdict is there is told to be unmonitored. ``ignored_xids`` never keep claims away. ``made`` are the
+    places, a GPU's UUID and a memory slice where a partition starts, of what this driver makes or has made for claims:
+    it is no reason to publish less. ``pcie_roots`` are by PCI address. ``taken`` are the accelerators that are not this
+    driver's to give now, by UUID, and why.
     """
 
     dynamic: bool = False
     monitored: bool = False
     ignored_xids: frozenset[int] = frozenset()
-    made: frozenset[str] = frozenset()
+    made: frozenset[tuple[str, int]] = frozenset()
     pcie_roots: Mapping[str, str] = field(default_factory=dict)
     taken: Mapping[str, str] = field(default_factory=dict)

@@ -45,7 +45,7 @@ def _dynamic(node: GpuOfNode, geometry: Geometry, rules: PublishRules) -> GpuDev
     known profile, so that nobody can say what is left.
     """
     gpu = node.gpu
-    staying = tuple(one for one in gpu.partitions if one.uuid not in rules.made)
+    staying = tuple(one for one in gpu.partitions if not _is_made(gpu, one, rules))
     placed = _placed(gpu, staying)
     left = None if placed is None else _left(gpu, geometry, placed)
     if placed is None or left is None:
@@ -62,6 +62,11 @@ def _dynamic(node: GpuOfNode, geometry: Geometry, rules: PublishRules) -> GpuDev
         devices.insert(0, whole)
     counters = DraCounterSet(name=nvidia.counter_set_name(gpu), counters=left) if possible else None
     return GpuDevices(devices=tuple(devices), counters=counters)
+
+
+def _is_made(gpu: Accelerator, part: Partition, rules: PublishRules) -> bool:
+    """By its place: while a slice is being made, it is there before anybody knows its UUID."""
+    return (gpu.uuid, part.placement_start) in rules.made
 
 
 def _placed(gpu: Accelerator, partitions: Iterable[Partition]) -> tuple[Placed, ...] | None:
@@ -94,7 +99,7 @@ def _fits(geometry: Geometry, row: InstanceProfile, start: int, placed: tuple[Pl
 def _found(device: DraDevice, gpu: Accelerator, rules: PublishRules) -> DraDevice:
     """The device with the instance that was made for it, if there is one now."""
     for one in gpu.partitions:
-        known = nvidia.profile_of(gpu, one) if one.uuid in rules.made else None
+        known = nvidia.profile_of(gpu, one) if _is_made(gpu, one, rules) else None
         if known is not None and nvidia.candidate_name(gpu, known[1], one.placement_start) == device.name:
             return replace(device, instance=one.gpu_instance, compute=one.compute_instance)
     return device

@@ -35,15 +35,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Preparations:
-    """One node's. ``offered()`` are its devices by name, ``read()`` reads the GPUs anew, and ``news()`` is called once
-    slices have come or gone. ``taken()`` are the GPUs that pods have without a claim, by UUID, and which; ``off()`` is
-    why no further claim is prepared on this node, "" if one is.
+    """One node's. ``offered()`` are its devices by name, ``known()`` is what was read last of the GPUs, and ``read()``
+    reads them anew. ``news()`` is called once slices have come or gone. ``taken()`` are the GPUs that pods have without
+    a claim, by UUID, and which; ``off()`` is why no further claim is prepared on this node, "" if one is.
     """
 
     records: ClaimRecords
     specs: ClaimSpecs
     slices: SliceMaker
     sharer: ClaimSharer
+    known: Callable[[], Awaitable[Inventory]]
     read: Callable[[], Awaitable[Inventory]]
     offered: Callable[[], Awaitable[Mapping[str, DraDevice]]]
     gates: Collection[str] = ()
@@ -53,11 +54,9 @@ class Preparations:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
-    def made(self) -> frozenset[str]:
-        """The UUIDs of the slices that claims have and that go with them."""
-        places = {(one.gpu, one.start) for record in self.records.all.values() for one in record.made}
-        devices = [device for record in self.records.all.values() for device in record.devices]
-        return frozenset(one.uuid for one in devices if one.uuid and one.size and (one.gpu, one.start) in places)
+    def made(self) -> frozenset[tuple[str, int]]:
+        """The places of the slices that claims have or get, and that go with them: GPU and first memory slice."""
+        return frozenset((one.gpu, one.start) for record in self.records.all.values() for one in record.made)
 
     async def start(self) -> None:
         """Take up what an earlier process has left: what was not done is undone. Raises HostError."""
@@ -76,11 +75,12 @@ class Preparations:
             record = self.records.all.get(claim.uid)
             if record is not None and record.done and _is_of(record, claim):
                 if not await beside(self.specs.has, claim.uid):
-                    await self._write_spec(record, await self.read())
+                    await self._in_force(record, await self.known())
                 return record.devices
             if record is not None:
                 await self._undo(record)
             planned = self._plan(claim, await self.offered())
+            await self.slices.refuse_taken(planned.made)
             await beside(self.records.put, planned)
             doing = asyncio.ensure_future(self._do(planned, claim))
             try:
@@ -179,11 +179,9 @@ class Preparations:
     async def _do(self, planned: ClaimRecord, claim: GrantedClaim) -> tuple[RecordedDevice, ...]:
         try:
             await self.slices.make(planned.made)
-            inventory = await self.read()
+            inventory = await (self.read() if planned.made else self.known())
             record = await self._noted_sharing(_identified(planned, inventory), claim)
-            record = await self._write_spec(record, inventory)
-            record = msgspec.structs.replace(record, done=True)
-            await beside(self.records.put, record)
+            record = await self._in_force(record, inventory)
         except UserError as failure:
             await self._undo_after(failure, self.records.all.get(planned.uid, planned))
             raise
@@ -210,15 +208,21 @@ class Preparations:
             await beside(self.records.put, record)
         return record
 
-    async def _write_spec(self, record: ClaimRecord, inventory: Inventory) -> ClaimRecord:
-        """Bring sharing into force and write the claim's CDI spec; the record with the names in it."""
+    async def _in_force(self, record: ClaimRecord, inventory: Inventory) -> ClaimRecord:
+        """Bring sharing into force and write the claim's CDI spec; the record of what is done."""
         nodes = _nodes(inventory, record.devices)
         edits = await self.sharer.share(record) if record.shared else {}
         sharing = {one.device: edits.get(one.uuid, ContainerEdits()) for one in record.devices}
-        await beside(self.specs.write, record.uid, nodes, sharing)
         names = self.specs.names(record.uid, list(nodes))
         devices = tuple(msgspec.structs.replace(device, cdi=(names[device.device],)) for device in record.devices)
-        return msgspec.structs.replace(record, devices=devices)
+        done = msgspec.structs.replace(record, devices=devices, done=True)
+
+        def write() -> None:
+            self.specs.write(record.uid, nodes, sharing)
+            self.records.put(done)
+
+        await beside(write)
+        return done
 
     async def _undo(self, record: ClaimRecord) -> None:
         """Containers can't get the devices any more, then sharing ends, then slices go, then the record.

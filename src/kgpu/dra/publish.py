@@ -80,6 +80,7 @@ class SlicePublisher:
         self._known: Mapping[str, GpuVerdict] | None = None
         self._owner = PoolOwner(name=ctx.node)
         self._published: tuple[Object, ...] | None = None
+        self._true: object = None
         self._retry = Backoff(_RETRY)
         self._reading = Backoff(_READING)
         self._rivalry = Backoff(_RIVALRY)
@@ -89,8 +90,12 @@ class SlicePublisher:
         selector = Selector(fields=(("spec.nodeName", ctx.node),))
         self._slices = Informer(
             ctx.api, Scope(ctx.server.resource, selector=selector), clock=ctx.clock, on_state=self._wake.set,
-            on_change=lambda _change, _object: self._wake.set(),
+            on_change=lambda _change, _object: self._slice_changed(),
         )  # fmt: skip
+
+    def _slice_changed(self) -> None:
+        self._true = None
+        self._wake.set()
 
     def changed(self) -> None:
         """Read everything again."""
@@ -163,6 +168,10 @@ class SlicePublisher:
         devices = node_devices(inventory, rules, self._known)
         for advice in self._advice.news(devices.advice):
             self._ctx.report(advice)
+        content = _content(devices)
+        if content == self._true and self._published is not None:
+            self._tell(self._published)
+            return self._pause()
         if not self._owner.uid:
             await self._find_owner()
         wanted, writes = self._plan(devices)
@@ -176,6 +185,11 @@ class SlicePublisher:
         self._published = wanted
         self._retry.reset()
         self._tell(wanted)
+        if not writes.count:
+            self._true = content
+        return self._pause()
+
+    def _pause(self) -> float:
         return self._reading.next_delay() if self._stale else INTERVAL
 
     def _rival_pause(self) -> float:
@@ -243,3 +257,11 @@ class SlicePublisher:
         """What the API server drops, behind what is published."""
         kept = {"taints": self._server.taints, "counters": self._server.counters}
         return "".join(f"; {gate} is off: {follows}" for name, (gate, follows) in _GATES.items() if not kept[name])
+
+
+def _content(node: PublishedNode) -> object:
+    """What is published of a node: which instance a device has now is not, so that it is equal while claims come and
+    go, and nothing has to be planned for them.
+    """
+    devices = [replace(device, instance=None, compute=None) for device in node.devices]
+    return devices, [gpu.counters for gpu in node.gpus]

@@ -8,6 +8,7 @@ is for.
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
@@ -18,6 +19,8 @@ from kgpu.dra.records import ClaimRecord, RecordedSharing
 from kgpu.formats.cdi import CdiMount, ContainerEdits
 from kgpu.formats.dra_config import INTERVALS, ClaimMps, ClaimTimeSlicing
 from kgpu.formats.names import ENV_MPS_PIPE_DIRECTORY
+
+log = logging.getLogger(__name__)
 
 PIPE_IN_CONTAINER: Final = "/tmp/nvidia-mps"  # noqa: S108 - the path in the container
 SHM_IN_CONTAINER: Final = "/dev/shm"  # noqa: S108 - the path in the container
@@ -169,6 +172,14 @@ class DeviceSharer:
 
     async def resume(self, records: Sequence[ClaimRecord]) -> None:
         await self.daemons.begin({one.uid: (str(one), claim_daemons(one)) for one in records if claim_daemons(one)})
+        for record in records:
+            for one in record.shared:
+                if one.interval is None:
+                    continue
+                try:  # the driver forgets it when nobody has the GPU open, without persistence mode
+                    await self._slice(str(record), one)
+                except UserError as error:
+                    log.warning("%s", error.one_line())
 
     async def _slice(self, claim: str, one: RecordedSharing) -> None:
         assert one.interval is not None

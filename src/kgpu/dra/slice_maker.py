@@ -19,17 +19,23 @@ class SliceMaker:
 
     driver: Partitioner
 
+    async def refuse_taken(self, slices: Collection[RecordedSlice]) -> None:
+        """Refuse places that have a slice already. Asked before slices are recorded: it is somebody else's then, and
+        is not destroyed with what was made.
+        """
+        gpus = {uuid: await self.driver.gpu(uuid) for uuid in {one.gpu for one in slices}}
+        for wanted in slices:
+            gpu = gpus[wanted.gpu]
+            if gpu.problem is not None:
+                raise gpu.problem
+            _refuse_taken(gpu, wanted)
+
     async def make(self, slices: Iterable[RecordedSlice]) -> None:
         """Make slices, each with the compute instance that takes all of it. What is made before one fails stays."""
         for wanted in slices:
             gpu = await self._ready(wanted)
             geometry, row = _row(gpu, wanted)
-            for other in gpu.instances:
-                if places(row, wanted.start) & places(_profile(geometry, other.profile), other.start):
-                    raise PartitionError(
-                        f"GPU {gpu.index}: the place of the slice {row.name} at {wanted.start} is taken by another one",
-                        "a place that is free", "see what has it: nvidia-smi mig -lgi",
-                    )  # fmt: skip
+            _refuse_taken(gpu, wanted)
             instance = await self.driver.create_instance(wanted.gpu, wanted.profile, wanted.start)
             await self.driver.create_compute(wanted.gpu, instance, whole_ci(row, geometry), 0)
 
@@ -48,7 +54,7 @@ class SliceMaker:
             gpu = await self.driver.gpu(uuid)
             geometry = geometry_of(gpu.product)
             if gpu.enabled and not gpu.instances and geometry is not None and not geometry.needs_reset:
-                await self.driver.set_mode(uuid, False)
+                await self.driver.set_mode(uuid, False, resets=False)
 
     async def _ready(self, wanted: RecordedSlice) -> CutGpu:
         """The GPU, with MIG mode on."""
@@ -58,7 +64,7 @@ class SliceMaker:
         if not gpu.enabled:
             geometry, _ = _row(gpu, wanted)
             if not geometry.needs_reset:
-                await self.driver.set_mode(wanted.gpu, True)
+                await self.driver.set_mode(wanted.gpu, True, resets=False)
                 gpu = await self.driver.gpu(wanted.gpu)
         if not gpu.enabled:
             raise PartitionError(
@@ -71,6 +77,16 @@ class SliceMaker:
         for compute in instance.compute:
             await self.driver.destroy(gpu, instance.id, compute.id)
         await self.driver.destroy(gpu, instance.id)
+
+
+def _refuse_taken(gpu: CutGpu, wanted: RecordedSlice) -> None:
+    geometry, row = _row(gpu, wanted)
+    for other in gpu.instances:
+        if places(row, wanted.start) & places(_profile(geometry, other.profile), other.start):
+            raise PartitionError(
+                f"GPU {gpu.index}: the place of the slice {row.name} at {wanted.start} is taken by another one",
+                "a place that is free", "see what has it: nvidia-smi mig -lgi",
+            )  # fmt: skip
 
 
 def _row(gpu: CutGpu, wanted: RecordedSlice) -> tuple[Geometry, InstanceProfile]:

@@ -44,7 +44,9 @@ class FakePartitioner:
         self.meddle("read", False)
         return self.state[uuid]
 
-    async def set_mode(self, uuid: str, enabled: bool) -> None:
+    async def set_mode(self, uuid: str, enabled: bool, *, resets: bool = True) -> None:
+        del resets
+
         def take(gpu: CutGpu) -> CutGpu:
             busy = bool(gpu.instances) or gpu.used
             at_once = gpu.enabled == enabled or not busy

@@ -73,8 +73,10 @@ class Partitioner(Protocol):
         """One GPU as it is now."""
         ...
 
-    async def set_mode(self, uuid: str, enabled: bool) -> None:
-        """Set the mode. It may be only pending afterwards, until a reset: read the GPU again."""
+    async def set_mode(self, uuid: str, enabled: bool, *, resets: bool = True) -> None:
+        """Set the mode. It may be only pending afterwards, until a reset: read the GPU again. Without ``resets`` it is
+        known that the driver does not reset the GPU for it, so that nothing has to be opened anew.
+        """
         ...
 
     async def reset(self, uuid: str) -> None:

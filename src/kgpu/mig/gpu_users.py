@@ -50,10 +50,10 @@ class NamingPartitioner:
         """One GPU as it is now."""
         return await self._driver.gpu(uuid)
 
-    async def set_mode(self, uuid: str, enabled: bool) -> None:
+    async def set_mode(self, uuid: str, enabled: bool, *, resets: bool = True) -> None:
         """Set the mode."""
         async with self._named(uuid):
-            await self._driver.set_mode(uuid, enabled)
+            await self._driver.set_mode(uuid, enabled, resets=resets)
 
     async def reset(self, uuid: str) -> None:
         """Reset the GPU."""

@@ -118,6 +118,8 @@ class _NodeDevices:
         self._ignored = read_xids(values["ignored_xids"])
         self._seen: Inventory | None = None
         self.counted = _counted(host)
+        self._offered: tuple[Inventory, PublishRules, Mapping[str, DraDevice]] | None = None
+        self._roots: tuple[Inventory, Mapping[str, str]] | None = None
         self._preparations: Preparations | None = None
 
     async def open(self, stack: Any) -> Preparations:
@@ -143,7 +145,7 @@ class _NodeDevices:
         self._preparations = Preparations(
             records=ClaimRecords(claims_folder(plugins), boot=boot_id(), report=host.decide),
             specs=ClaimSpecs(Path(self._values["cdi_root"]), edits.node, edits.driver),
-            slices=SliceMaker(partitioner), sharer=sharer, read=self.read, offered=self.offered,
+            slices=SliceMaker(partitioner), sharer=sharer, known=self.known, read=self.read, offered=self.offered,
             gates=self._gates.on, news=host.reader.changed, taken=lambda: self.counted.taken, off=self.counted.off,
         )  # fmt: skip
         await self._preparations.start()
@@ -154,26 +156,41 @@ class _NodeDevices:
         self._seen = await self._host.reader.fresh_inventory()
         return self._seen
 
+    async def known(self) -> Inventory:
+        """The GPUs as they were read last, unless something has happened since."""
+        self._seen = await self._host.reader.known_inventory()
+        return self._seen
+
     async def offered(self) -> Mapping[str, DraDevice]:
         """The devices by name."""
         from kgpu.dra.devices import node_devices
 
-        self._seen = inventory = await self._host.reader.inventory()
+        inventory = await self.known()
         rules = dataclasses.replace(await self.rules(inventory), taken={})  # whose it is, is told of each device
-        return {device.name: device for device in node_devices(inventory, rules).devices}
+        if self._offered is None or self._offered[0] is not inventory or self._offered[1] != rules:
+            found = node_devices(inventory, rules).devices
+            self._offered = (inventory, rules, {device.name: device for device in found})
+        return self._offered[2]
 
     async def rules(self, inventory: Inventory) -> PublishRules:
         """How an inventory is published now."""
-        from kgpu.base.threads import beside
-        from kgpu.dra.host_facts import read_pcie_roots
         from kgpu.dra.model import PublishRules
 
-        root = self._host.options.root or self._host.options.host_root
         return PublishRules(
             dynamic=self._gates.dynamic_mig, monitored=self._gates.health_check, ignored_xids=self._ignored,
             made=self._preparations.made if self._preparations is not None else frozenset(),
-            pcie_roots=await beside(read_pcie_roots, root, inventory), taken=self.counted.not_to_give(inventory),
+            pcie_roots=await self._pcie_roots(inventory), taken=self.counted.not_to_give(inventory),
         )  # fmt: skip
+
+    async def _pcie_roots(self, inventory: Inventory) -> Mapping[str, str]:
+        """Those of an inventory, found once: they change with the machine alone."""
+        from kgpu.base.threads import beside
+        from kgpu.dra.host_facts import read_pcie_roots
+
+        if self._roots is None or self._roots[0] is not inventory:
+            root = self._host.options.root or self._host.options.host_root
+            self._roots = (inventory, await beside(read_pcie_roots, root, inventory))
+        return self._roots[1]
 
     def _latest(self) -> Inventory:
         assert self._seen is not None, "nothing is prepared before the GPUs were read"

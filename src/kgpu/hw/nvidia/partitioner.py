@@ -64,10 +64,11 @@ class NvmlPartitioner:
         async with self._lock:
             return _cut(await self._ask("mig_state", MigState, self._deadline, f"GPU {uuid}", uuid=uuid))
 
-    async def set_mode(self, uuid: str, enabled: bool) -> None:
-        """Set the mode. The driver may reset the GPU for it, so that a fresh child goes on."""
+    async def set_mode(self, uuid: str, enabled: bool, *, resets: bool = True) -> None:
+        """Set the mode. Where the driver may reset the GPU for it, a fresh child goes on."""
         await self._step("mig_set_mode", uuid, f"MIG mode of GPU {uuid}", enabled=enabled)
-        await self.close()
+        if resets:
+            await self.close()
 
     async def reset(self, uuid: str) -> None:
         """Reset the GPU by what was handed in."""
