@@ -109,6 +109,7 @@ def test_a_pod_gets_the_share_that_its_claim_says(site: Site) -> None:
 def test_a_node_of_claims_is_as_before_once_kgpu_has_gone(clean: Site) -> None:
     """That the kubelet takes the slices, only a kubelet can say; most of the time is its own half minute."""
     site = clean
+    site.until(lambda: slices(site) == [], "the slices of the test before to go")
     before = take(site.lab)
     site.install("dra.enabled=true", "allocation=dra")
     site.until(lambda: devices(site) == 8, "eight devices without a label")
