@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -48,6 +49,20 @@ async def test_the_plugin_withholds_what_claims_have(tmp_path: Path) -> None:
             assert ledger.withdrawn == wanted
         records.put(record("two", "GPU-1"))
         assert ledger.withdrawn == {"GPU-1": "claim team/two has it"}, "an allocation asks at any moment"
+
+
+async def test_a_change_that_the_folders_time_does_not_show_is_seen(tmp_path: Path) -> None:
+    """A file system counts time in ticks of some milliseconds."""
+    records = ClaimRecords(tmp_path, boot="boot-1", report=lambda _: None)
+    records.put(record("one", "GPU-1"))
+    ledger = ClaimedGpus(None, tmp_path, boot="boot-1")
+    then = tmp_path.stat()  # noqa: ASYNC240 - nothing else runs
+    async with run(ledger):
+        revision = ledger.revision
+        records.drop("one")
+        os.utime(tmp_path, ns=(then.st_atime_ns, then.st_mtime_ns))
+        await asyncio.wait_for(ledger.changed(revision), 5)
+        assert ledger.withdrawn == {}
 
 
 async def test_records_of_another_boot_or_that_are_damaged_withhold_nothing(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ class ClaimedGpus:
         changes = folder_changes(lambda: {nearest_existing(self._folder)}, seconds=LOOK_SECONDS, mask=ENTRIES)
         async with contextlib.aclosing(changes):
             async for _ in changes:
+                self._stamp = -1  # two changes within a tick of the clock leave the same time behind
                 self._look()
 
     async def _follow_orders(self, ordered: OrderedGpus) -> None:
