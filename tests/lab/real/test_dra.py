@@ -280,12 +280,13 @@ def test_killed_at_any_moment_it_holds_nothing_twice_and_leaves_nothing(dra: Dra
         if number % 10 == 0:
             dra.lab.kill("kubelet")
     dra.start("DynamicMIG=true")
+    churn.fill()
     churn.settled()
     churn.end(len(churn.alive))
     until(lambda: dra.files() == ([], []), "no claim to be prepared")
     gpus = operate.snapshot(dra.lab.hw_root)["gpus"][:7]
     assert not any(gpu["mig"]["devices"] or gpu["mig"]["enabled"] for gpu in gpus)
-    assert churn.most > 2
+    assert churn.most >= 2
     print(f"{churn.made} claims, {kills} kills")
 
 
