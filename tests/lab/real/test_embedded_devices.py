@@ -53,9 +53,10 @@ def test_what_is_changed_at_random_is_judged_alike(plane: gated.Gated) -> None:
 
 
 async def test_the_stories_of_devices_end_as_recorded(tmp_path: Path) -> None:
-    wanted = device_play.recorded()
+    recorded = device_play.recorded()
+    wanted = {name: recorded[name] for name in budget.sample(sorted(recorded), "stories of devices")}
     with own_plane(tmp_path) as plane:
-        ends = await record_device_stories.play(plane, wanted)
+        ends = await record_device_stories.play(plane, wanted, only=wanted)
     assert ends.keys() == wanted.keys()
     assert {name: end for name, end in ends.items() if end != wanted[name]} == {}
 
