@@ -30,8 +30,11 @@ from kgpu.hw.simulator import mig
 from kgpu.hw.simulator.create import create_root
 from kgpu.kube.client import Client, connect
 from kgpu.kube.port import NODES
+from kgpu.kubelet.methods import POD_RESOURCES
 from kgpu.kubelet.pb import dra_v1_pb2 as dra
 from kgpu.kubelet.pb import pluginregistration_v1_pb2 as registry
+from kgpu.kubelet.pb import podresources_v1_pb2 as podresources
+from kgpu.kubelet.rpc import RpcServer, Service
 
 NODE: Final = "bench"
 NAMESPACE: Final = "default"
@@ -123,14 +126,31 @@ async def driver(world: World, *, roles: str = "dra", gates: str = "") -> AsyncI
         async with embedded(world.folder) as kubeconfig:
             api = connect(str(kubeconfig))
             await api.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
-            with agent(folder, root, kubeconfig, roles, gates) as pid:
-                plugin = ClaimPlugin(folder)
-                await asyncio.to_thread(plugin.register)
-                found = Driver(pid, plugin, api, root)
-                await found.until(lambda devices: devices)
-                yield found
-                plugin.close()
+            async with pod_resources(folder):
+                with agent(folder, root, kubeconfig, roles, gates) as pid:
+                    plugin = ClaimPlugin(folder)
+                    await asyncio.to_thread(plugin.register)
+                    found = Driver(pid, plugin, api, root)
+                    await found.until(lambda devices: devices)
+                    yield found
+                    plugin.close()
             await api.close()
+
+
+@contextlib.asynccontextmanager
+async def pod_resources(folder: Path) -> AsyncIterator[None]:
+    """The kubelet's list of who holds what, which the driver asks for: no pod has a GPU by a counted resource."""
+
+    async def listing(_request: Any) -> Any:
+        return podresources.ListPodResourcesResponse()
+
+    (folder / "pod-resources").mkdir()
+    server = RpcServer(folder / "pod-resources" / "kubelet.sock", [Service(POD_RESOURCES, {"List": listing})])
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.close()
 
 
 @contextlib.contextmanager

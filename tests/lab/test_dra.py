@@ -16,6 +16,7 @@ from kgpu.formats.names import ENV_HW_STATE, ENV_RUN_DIR
 from kgpu.hw.simulator import operate
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
+from kgpu.lab.nodes.machine import PLUGINS
 from kgpu.lab.progress import QuietProgress
 from tests import polling
 
@@ -37,7 +38,7 @@ class DraNode:
         words = [
             sys.executable, "-m", "kgpu", "agent", "--roles", "dra", "--root", str(self.root),
             "--driver-root", str(self.root), "--kubeconfig", str(lab.kubeconfig), "--node-name", node.name,
-            "--state-dir", str(folder / "state"),
+            "--state-dir", str(folder / "state"), "--kubelet-socket", str(node / PLUGINS / "kubelet.sock"),
         ]  # fmt: skip
         env = {
             **os.environ,
