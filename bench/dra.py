@@ -7,10 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -21,7 +18,7 @@ from typing import Any, Final
 import grpc
 
 from bench.exporter import ALL_ROLES
-from bench.machine import children_of, memory_of
+from bench.machine import children_of, logged, memory_of
 from bench.measures import KGPU, START_LIMIT, World
 from bench.operator import embedded
 from kgpu.dra.api import served_api
@@ -168,16 +165,8 @@ def agent(folder: Path, root: Path, kubeconfig: Path, roles: str, gates: str) ->
         "KUBELET_PLUGINS_DIRECTORY_PATH": str(folder / "plugins"), "DCGM_EXPORTER_LISTEN": "127.0.0.1:0",
         "KUBELET_REGISTRAR_DIRECTORY_PATH": str(folder / "plugins_registry"),
     }  # fmt: skip
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-    try:
+    with logged(command, environment, folder / "log") as process:
         yield process.pid
-    except BaseException:
-        sys.stderr.write((folder / "log").read_text(errors="replace")[-4000:])
-        raise
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(15)
 
 
 async def allocate(api: Client, name: str, device: str) -> dra.Claim:

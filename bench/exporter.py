@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -21,7 +19,7 @@ from typing import Final
 
 import grpc
 
-from bench.machine import children_of, cpu_seconds, memory_of
+from bench.machine import children_of, cpu_seconds, logged, memory_of
 from bench.measures import KGPU, KUBECONFIG, World, _read
 from kgpu.hw.simulator import mig
 from kgpu.kubelet.pb import podresources_v1_pb2 as pb
@@ -123,17 +121,9 @@ def served(world: World, roles: str = "", **env: str) -> Iterator[Served]:
             **os.environ, "DCGM_EXPORTER_LISTEN": f"127.0.0.1:{port}", "DCGM_EXPORTER_KUBERNETES": "true",
             "KGPU_RUN_DIR": str(folder / "run"), **env,
         }  # fmt: skip
-        with open(folder / "log", "wb") as log:
-            process = subprocess.Popen(agent if roles else command, stdout=log, stderr=log, env=environment)
-        try:
+        with logged(agent if roles else command, environment, folder / "log") as process:
             _wait_for_pods(port, process)
             yield Served(process.pid, port)
-        except BaseException:
-            sys.stderr.write((folder / "log").read_text(errors="replace")[-4000:])
-            raise
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(15)
 
 
 def scrapes_and_memory(world: World) -> Mapping[str, list[float]]:

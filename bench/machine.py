@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
-from collections.abc import Iterable
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +29,21 @@ def describe_machine() -> dict[str, str | int | float]:
         "python": platform.python_version(),
         "load": os.getloadavg()[0],
     }
+
+
+@contextlib.contextmanager
+def logged(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program until the block ends; where the block fails, the end of what it printed is shown."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
+    try:
+        yield process
+    except BaseException:
+        sys.stderr.write(log.read_text(errors="replace")[-4000:])
+        raise
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(15)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from kgpu.agent.role_decisions import why_stopped
 from kgpu.agent.roles import ROLES
 from kgpu.agent.shared_reader import SharedReader
 from kgpu.agent.slot import SharedReaders, Slot
-from kgpu.formats.names import POD_RESOURCES_SOCKET
 from kgpu.kube.port import KubeApi
 from kgpu.kubelet.pod_resources import PodResources
 
@@ -50,8 +49,6 @@ def make_follower(
     own = {slot.role.name for slot in slots if slot.role.hardware}
     file = verdicts(options)
     peers = None if alone else OrderPeers(file.path.parent.parent, own, lambda: reading_roles(orders))
-    # Beside the folder of device plugins, wherever this node's kubelet has that.
-    socket = options.kubelet_socket.parent.parent.joinpath(*Path(POD_RESOURCES_SOCKET).parts[-2:])
 
     @contextlib.asynccontextmanager
     async def reader() -> AsyncIterator[SharedReader]:
@@ -71,7 +68,8 @@ def make_follower(
     return OrderFollower(
         OrderContext(
             api=api, own=orders, node=options.node_name, ordered=ordered, readers=readers, reader=reader,
-            holdings=PodResources(socket, in_pod=options.in_pod), verdicts=file.read, was_reset=was_reset, peers=peers,
+            holdings=PodResources(options.pod_resources_socket, in_pod=options.in_pod),
+            verdicts=file.read, was_reset=was_reset, peers=peers,
             cuts=lambda: any(slot.role.cuts for slot in slots),
             uncut=lambda: why_uncut(orders),
         )

@@ -17,6 +17,7 @@ from kgpu.formats.names import (
     DRIVER_INSTALL_DIR,
     KUBELET_SOCKET,
     NFD_FEATURE_FILE,
+    POD_RESOURCES_SOCKET,
     SIMULATED_MACHINE,
     STATE_DIR,
 )
@@ -94,6 +95,16 @@ class AgentOptions:
     def in_pod(self) -> bool:
         """True if this process is in a pod, by what the kubelet gives each container."""
         return bool(self.env.get("KUBERNETES_SERVICE_HOST"))
+
+    @property
+    def kubelet_folder(self) -> Path:
+        """The kubelet's own folder, wherever it has its device plugins."""
+        return self.kubelet_socket.parent.parent
+
+    @property
+    def pod_resources_socket(self) -> Path:
+        """Where the kubelet says who holds which devices."""
+        return self.kubelet_folder.joinpath(*Path(POD_RESOURCES_SOCKET).parts[-2:])
 
     @property
     def pci_roots(self) -> tuple[Path, ...]:

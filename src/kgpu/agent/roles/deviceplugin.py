@@ -28,8 +28,7 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
     from kgpu.deviceplugin.run import DevicePluginContext, run
 
     options = host.options
-    plugins = options.kubelet_socket.parent.parent / "plugins"
-    withheld = ClaimedGpus(host.ordered, claims_folder(plugins), boot=boot_id())
+    withheld = ClaimedGpus(host.ordered, claims_folder(options.kubelet_folder / "plugins"), boot=boot_id())
     await configured(host, handle)
     view = host.reader.view()
 

@@ -202,8 +202,7 @@ def _counted(host: Host) -> CountedGpus:
     from kgpu.kubelet.pod_resources import PodResources
 
     options = host.options
-    socket = options.kubelet_socket.parent.parent.joinpath(*Path(names.POD_RESOURCES_SOCKET).parts[-2:])
-    held = PodResources(socket, in_pod=options.in_pod)
+    held = PodResources(options.pod_resources_socket, in_pod=options.in_pod)
     return CountedGpus(held, host.reader.inventory, ordered=host.ordered, off=partial(host.off, NAME))
 
 

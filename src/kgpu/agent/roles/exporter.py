@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from kgpu.agent.host import Closing, Host, Role, own_address
 from kgpu.base.errors import Reason
 from kgpu.base.http import Address
 from kgpu.base.supervise import RoleHandle
-from kgpu.formats.names import POD_RESOURCES_SOCKET
 
 
 async def _exporter(host: Host, handle: RoleHandle) -> None:
@@ -25,8 +23,7 @@ async def _exporter(host: Host, handle: RoleHandle) -> None:
     flags = options.overrides_of(ROLE.name)
     if not flags.get("pod_resources") and not any(options.env.get(name) for name in pod_resources.envs):
         # Beside the folder of device plugins, wherever this node's kubelet has that.
-        socket = options.kubelet_socket.parent.parent.joinpath(*Path(POD_RESOURCES_SOCKET).parts[-2:])
-        flags = {**flags, pod_resources.attr: str(socket)}
+        flags = {**flags, pod_resources.attr: str(options.pod_resources_socket)}
     settings = resolve(flags, options.env)
     for advice in settings.without_effect:
         host.decide(advice)

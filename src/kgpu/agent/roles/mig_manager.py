@@ -86,7 +86,6 @@ def _context(
 
     options, boot = host.options, boot_id()
     root = str(options.root or "/")
-    socket = options.kubelet_socket.parent.parent.joinpath(*Path(names.POD_RESOURCES_SOCKET).parts[-2:])
     services = _services(options, values)
 
     async def vendor() -> str:
@@ -111,7 +110,8 @@ def _context(
         lookup=lookup,
         operations=options.env.get(names.ENV_MIG_OPERATIONS) == "true",
         namespace=options.env.get("POD_NAMESPACE") or options.namespace,
-        holders=partial(_holders, view, PodResources(socket, in_pod=options.in_pod)), closed=partial(_closed, host),
+        holders=partial(_holders, view, PodResources(options.pod_resources_socket, in_pod=options.in_pod)),
+        closed=partial(_closed, host),
         news=host.reader.changed, vendor=vendor, hear=hear, on_state=handle.report,
     )  # fmt: skip
 
