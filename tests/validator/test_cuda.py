@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+import asyncio
+import os
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from kgpu.host.root import DriverRoot
 from kgpu.hw.quick import QuickReading
 from kgpu.hw.simulator import operate
 from kgpu.hw.simulator.mig import partition
+from kgpu.validator import forking as forking_
 from kgpu.validator.cuda import ChildCuda, find_cuda, read_outcome
 from kgpu.validator.cuda_child import ELEMENTS, vectors
 
@@ -80,8 +82,14 @@ def test_helpers_are_found_beside_libcuda(tmp_path) -> None:
     ]
 
 
-def child(code: str) -> list[str]:
-    return [sys.executable, "-S", "-E", "-c", code]
+def forking(body: str) -> str:
+    """The forking process's program with another test: the statements ``body``."""
+    return f"""from kgpu.validator.cuda_fork import serve
+import json, os, signal, time
+def body(arguments):
+    {body}
+    return 0
+sys.exit(serve(sys.argv[2:], body))"""
 
 
 @pytest.mark.parametrize("seed", [1, 2, 4095])
@@ -93,10 +101,10 @@ def test_each_element_of_the_vectors_is_what_the_kernel_adds(seed: int) -> None:
 
 
 async def test_a_child_that_hangs_is_killed_and_its_call_is_named(tmp_path) -> None:
-    code = 'import time; print(\'{"step": "cuInit"}\', flush=True); time.sleep(1000)'
+    body = 'print(\'{"step": "cuInit"}\', flush=True); time.sleep(1000)'
     begin = time.monotonic()
     for deadline in (0.5, 5.0, 50.0):  # on a busy machine it may not have come to its call by the first
-        outcome = await ChildCuda(DriverRoot.at(tmp_path), command=child(code)).run("GPU-x", deadline=deadline)
+        outcome = await ChildCuda(DriverRoot.at(tmp_path), boot=forking(body)).run("GPU-x", deadline=deadline)
         if outcome.step:
             break
     assert (outcome.passed, outcome.hung, outcome.held, outcome.step) == (False, True, False, "cuInit")
@@ -104,34 +112,84 @@ async def test_a_child_that_hangs_is_killed_and_its_call_is_named(tmp_path) -> N
 
 
 async def test_a_child_that_crashes_names_signal_and_call(tmp_path) -> None:
-    code = 'import os; print(\'{"step": "cuLaunchKernel"}\', flush=True); os.kill(os.getpid(), 11)'
-    outcome = await ChildCuda(DriverRoot.at(tmp_path), command=child(code)).run("GPU-x", deadline=PATIENT)
+    body = 'print(\'{"step": "cuLaunchKernel"}\', flush=True); os.kill(os.getpid(), 11)'
+    outcome = await ChildCuda(DriverRoot.at(tmp_path), boot=forking(body)).run("GPU-x", deadline=PATIENT)
     assert (outcome.passed, outcome.signal, outcome.step) == (False, "SIGSEGV", "cuLaunchKernel")
 
 
 async def test_endless_output_is_cut(tmp_path) -> None:
-    code = "import sys\nwhile True: sys.stdout.write('x' * 9999)"
-    outcome = await ChildCuda(DriverRoot.at(tmp_path), command=child(code)).run("GPU-x", deadline=PATIENT)
+    body = "while True: os.write(1, b'x' * 9999)"
+    outcome = await ChildCuda(DriverRoot.at(tmp_path), boot=forking(body)).run("GPU-x", deadline=PATIENT)
     assert (outcome.passed, len(outcome.text) <= 2000) == (False, True)
 
 
-async def test_a_program_that_is_not_there(tmp_path) -> None:
-    outcome = await ChildCuda(DriverRoot.at(tmp_path), command=["/nonexistent/program"]).run("GPU-x", deadline=PATIENT)
+async def test_a_forking_process_that_ends_at_once(tmp_path) -> None:
+    outcome = await ChildCuda(DriverRoot.at(tmp_path), boot="sys.exit(3)").run("GPU-x", deadline=PATIENT)
     assert (outcome.passed, "can't be started" in outcome.text) == (False, True)
 
 
+async def test_a_forking_process_that_never_answers(tmp_path) -> None:
+    boot = "import time; time.sleep(1000)"
+    outcome = await ChildCuda(DriverRoot.at(tmp_path), boot=boot).run("GPU-x", deadline=0.2)
+    assert (outcome.passed, outcome.hung) == (False, True)
+
+
 async def test_a_held_process_keeps_a_second_from_being_started(tmp_path) -> None:
-    runner = ChildCuda(DriverRoot.at(tmp_path), command=["/nonexistent/program"])
+    boot = """from kgpu.validator import cuda_fork
+import os, time
+cuda_fork.os.kill = lambda pid, number: None  # as if the driver kept the process in the kernel
+sys.exit(cuda_fork.serve(sys.argv[2:], lambda arguments: time.sleep(1000)))"""
+    runner = ChildCuda(DriverRoot.at(tmp_path), boot=boot)
+    first = await runner.run("GPU-x", deadline=1.0)
+    begin = time.monotonic()
+    second = await runner.run("GPU-x", deadline=PATIENT)
+    other = await runner.run("GPU-y", deadline=0.1)
+    assert (first.hung, first.held) == (True, True)
+    assert (second.held, second.hung, "is still held" in second.text) == (True, True, True)
+    assert time.monotonic() - begin < PATIENT
+    assert "is still held" not in other.text, "another GPU is tested"
 
-    class Stuck:
-        pid = 7
 
-        def poll(self) -> None:
-            return None
+async def test_tests_run_beside_each_other_and_the_forking_process_ends_when_idle(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(forking_, "IDLE_SECONDS", 0.1)
+    body = "print(json.dumps({'passed': {'elements': 1}, 'facts': {'name': os.environ['CUDA_VISIBLE_DEVICES']}}))"
+    runner = ChildCuda(DriverRoot.at(tmp_path), boot=forking(f"{body}; sys.stdout.flush()"))
+    outcomes = await asyncio.gather(*(runner.run(f"MIG-{number}", deadline=PATIENT) for number in range(20)))
+    assert [(outcome.passed, outcome.name) for outcome in outcomes] == [(True, f"MIG-{n}") for n in range(20)]
+    forker = runner._forker
+    await asyncio.wait_for(asyncio.gather(forker._task, return_exceptions=True), PATIENT)
+    assert not forker.open
+    assert forker._process.poll() is not None
+    assert (await runner.run("MIG-0", deadline=PATIENT)).passed, "a later round starts another"
 
-    runner._held["GPU-x"] = Stuck()
-    outcome = await runner.run("GPU-x", deadline=PATIENT)
-    assert (outcome.held, outcome.hung, "process 7" in outcome.text) == (True, True, True)
+
+async def test_a_forking_process_that_is_killed_costs_one_repetition(tmp_path) -> None:
+    marker = tmp_path / "killed"
+    body = f"""
+    if not os.path.exists({str(marker)!r}):
+        open({str(marker)!r}, "w").close()
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(1000)
+    os.write(1, b'{{"passed": {{"elements": 1}}}}\\n')"""
+    outcome = await ChildCuda(DriverRoot.at(tmp_path), boot=forking(body)).run("GPU-x", deadline=PATIENT)
+    assert outcome.passed, outcome
+    always = forking("os.kill(os.getppid(), signal.SIGKILL); time.sleep(1000)")
+    outcome = await ChildCuda(DriverRoot.at(tmp_path), boot=always).run("GPU-x", deadline=PATIENT)
+    assert (outcome.passed, "killed twice" in outcome.text) == (False, True), outcome
+
+
+async def test_nothing_is_left_when_a_test_is_cancelled(tmp_path) -> None:
+    marker = tmp_path / "pid"
+    body = f"open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(1000)"
+    runner = ChildCuda(DriverRoot.at(tmp_path), boot=forking(body))
+    run = asyncio.create_task(runner.run("GPU-x", deadline=PATIENT))
+    async with asyncio.timeout(PATIENT):
+        while not (marker.exists() and marker.read_text()):  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.01)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(marker.read_text()), 0)
 
 
 @pytest.mark.parametrize(

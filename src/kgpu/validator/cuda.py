@@ -1,7 +1,8 @@
 """Runs ``cuda_child`` for one device, with a deadline: whatever the driver does, a ``CudaOutcome`` comes back in time.
 
-The driver can hold a killed child in the kernel. Such a child is remembered and no second one is started for its
-device: a GPU that hangs processes gets one, not one per minute.
+Each test is a process of its own, forked by one that never loads the driver (``forking.py``). The driver can hold a
+killed one in the kernel: it is remembered and no second one is started for its device. A GPU that hangs processes gets
+one, not one per minute.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,15 +24,13 @@ from kgpu.base.threads import beside
 from kgpu.formats.names import ENV_HW_STATE
 from kgpu.host.driver.layouts import LIBRARY_DIRS
 from kgpu.host.root import DriverRoot
+from kgpu.validator.cuda_child import MAX_SEED
+from kgpu.validator.forking import BOOT, ForkedTest, Forker
 
 CUDA_LIBRARY: Final = "libcuda.so.1"
 # The libraries that libcuda opens by bare name to compile PTX. They are loaded by path first, so that the driver root's
 # own are found without a library path, which would also load the root's C library.
 HELPERS: Final = ("libnvidia-gpucomp.so.", "libnvidia-nvvm.so.4", "libnvidia-ptxjitcompiler.so.1")
-_BOOT: Final = (
-    "import sys;sys.path[:]=sys.argv[1].split(':');"
-    "from kgpu.validator.cuda_child import main;sys.exit(main(sys.argv[2:]))"
-)
 _REAP_S: Final = 1.0
 _MAX_OUTPUT: Final = 1 << 16
 _MAX_STRAY: Final = 2000
@@ -110,98 +107,95 @@ def _named(names: Sequence[str], stem: str) -> list[str]:
 
 
 class ChildCuda:
-    """The real runner. ``command`` replaces the child in tests; ``env`` is the child's environment,
-    besides the device.
-    """
+    """The real runner. ``boot`` replaces the forking process's program in tests; ``env`` is its environment."""
 
-    def __init__(
-        self,
-        root: DriverRoot,
-        *,
-        env: Mapping[str, str] | None = None,
-        command: Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, root: DriverRoot, *, env: Mapping[str, str] | None = None, boot: str = BOOT) -> None:
         self._root = root
         self._env = dict(os.environ if env is None else env)
-        self._command = command
-        self._held: dict[str, subprocess.Popen[bytes]] = {}
+        self._boot = boot
+        self._forker: Forker | None = None
+        self._found: tuple[str, tuple[str, ...]] = ("", ())
+        self._held: dict[str, ForkedTest] = {}
 
     async def run(self, uuid: str, *, deadline: float) -> CudaOutcome:
         former = self._held.get(uuid)
-        if former is not None and former.poll() is None:
+        if former is not None and not former.over:
             return CudaOutcome(hung=True, held=True, deadline=deadline, text=f"process {former.pid} is still held")
         self._held.pop(uuid, None)
-        begin = time.monotonic()
         try:
-            process, reader, writer = await self._start(uuid)
+            return await self._run(uuid, deadline) or await self._run(uuid, deadline) or _killed(deadline)
         except OSError as error:
             return CudaOutcome(step="load", text=f"the check's process can't be started: {error}", deadline=deadline)
-        raw, hung = b"", False
-        try:
-            async with asyncio.timeout(deadline):
-                while len(raw) < _MAX_OUTPUT and (more := await reader.read(_MAX_OUTPUT)):
-                    raw += more
-        except TimeoutError:
-            hung = True
-        except OSError:
-            pass
-        finally:
-            writer.transport.abort()
-            ended = await _end(process, wait=not hung)
-            if not ended:
-                self._held[uuid] = process
-        return read_outcome(
-            raw,
-            hung=hung,
-            held=not ended,
-            returncode=process.returncode,
-            seconds=time.monotonic() - begin,
-            deadline=deadline,
-        )
 
-    async def _start(self, uuid: str) -> tuple[subprocess.Popen[bytes], asyncio.StreamReader, asyncio.StreamWriter]:
-        library, helpers = await beside(find_cuda, self._root)
+    async def _run(self, uuid: str, deadline: float) -> CudaOutcome | None:
+        """One test; None if something else ended it. Raises OSError when it can't be started."""
+        begin = time.monotonic()
+        library, helpers = await self._libraries()
         ours, theirs = socket.socketpair()
-        env = {
-            **self._env,
-            "CUDA_VISIBLE_DEVICES": uuid,
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_CACHE_DISABLE": "1",  # so that nothing is written to the home folder
-        }
-        if (state := self._root.state_file) is not None:
-            env[ENV_HW_STATE] = str(self._root.files.local(state))
-        seed = random.randrange(1, 4096)  # so that an earlier run's sum is wrong  # noqa: S311
-        arguments = [str(theirs.fileno()), str(os.getpid()), str(seed), library or CUDA_LIBRARY, *helpers]
-        command = self._command or [sys.executable, "-S", "-E", "-c", _BOOT, ":".join(sys.path)]
         try:
-            process = subprocess.Popen(  # noqa: ASYNC220 - returns after the exec
-                [*command, *arguments],
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=theirs.fileno(),
-                stderr=theirs.fileno(),
-                pass_fds=(theirs.fileno(),),
-            )
+            test = self._fork(uuid, theirs.fileno(), [library or CUDA_LIBRARY, *helpers])
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
         reader, writer = await asyncio.open_unix_connection(sock=ours)
-        return process, reader, writer
+        output, hung, answered = bytearray(), False, False
+        try:
+            async with asyncio.timeout(deadline):
+                await test.begun()
+                while len(output) < _MAX_OUTPUT and (more := await reader.read(_MAX_OUTPUT)):
+                    output += more
+            answered = True
+        except TimeoutError:
+            hung = True
+        except ConnectionError:
+            answered = True  # it has ended
+        finally:
+            writer.transport.abort()
+            if not await _end(test, wait=answered):
+                self._held[uuid] = test
+        if test.lost:
+            return None
+        return read_outcome(
+            bytes(output),
+            hung=hung,
+            held=not test.over,
+            returncode=test.returncode,
+            seconds=time.monotonic() - begin,
+            deadline=deadline,
+        )
+
+    async def _libraries(self) -> tuple[str, tuple[str, ...]]:
+        """The paths of libcuda and its helpers, looked for once in the life of a forking process."""
+        if self._forker is None or not self._forker.open:
+            self._found = await beside(find_cuda, self._root)
+        return self._found
+
+    def _fork(self, uuid: str, out: int, libraries: Sequence[str]) -> ForkedTest:
+        if self._forker is None or not self._forker.open:
+            self._forker = Forker.start(self._env, boot=self._boot)
+        environment = {
+            "CUDA_VISIBLE_DEVICES": uuid,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_CACHE_DISABLE": "1",  # so that nothing is written to the home folder
+        }
+        if (state := self._root.state_file) is not None:
+            environment[ENV_HW_STATE] = str(self._root.files.local(state))
+        seed = random.randrange(1, MAX_SEED + 1)  # so that an earlier run's sum is wrong  # noqa: S311
+        return self._forker.fork([str(seed), *libraries], out=out, environment=environment)
 
 
-async def _end(process: subprocess.Popen[bytes], *, wait: bool) -> bool:
-    """Let the process end, or kill it; False if the driver holds it even then."""
-    loop = asyncio.get_running_loop()
-    for patience in (_REAP_S if wait else 0.0, _REAP_S):
-        end, pause = loop.time() + patience, 0.001
-        while process.poll() is None and loop.time() < end:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, 0.02)
-        if process.poll() is None:
-            process.kill()
-    return process.poll() is not None
+async def _end(test: ForkedTest, *, wait: bool) -> bool:
+    """Let the test end, or kill it; False if the driver holds it even then."""
+    if wait and await test.end(_REAP_S):
+        return True
+    test.kill()
+    return await test.end(_REAP_S)
+
+
+def _killed(deadline: float) -> CudaOutcome:
+    return CudaOutcome(step="load", text="the check's process was killed twice from outside", deadline=deadline)
 
 
 def read_outcome(
