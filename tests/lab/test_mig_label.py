@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -93,7 +97,12 @@ def report(lab: EmbeddedLab) -> MigReport | None:
 
 def offered(lab: EmbeddedLab) -> dict[str, int]:
     """What pods can have of the node's GPUs."""
-    counts = {name: int(count) for name, count in node(lab)["status"]["allocatable"].items() if "nvidia.com/" in name}
+    return counted(node(lab)["status"]["allocatable"])
+
+
+def counted(allocatable: dict[str, str]) -> dict[str, int]:
+    """The GPUs and slices among a node's resources."""
+    counts = {name: int(count) for name, count in allocatable.items() if "nvidia.com/" in name}
     return {name: count for name, count in counts.items() if count}  # the kubelet keeps former resources at 0
 
 
@@ -206,3 +215,38 @@ def test_a_pod_on_one_gpu_goes_on_while_the_other_is_cut(lab: EmbeddedLab) -> No
     assert pods(lab, stays) == before[0], "the pod on GPU 0 has gone on"
     assert not pods(lab, goes) & before[1], "the pod on GPU 1 had to go"
     assert not node(lab)["spec"].get("unschedulable")
+
+
+@contextlib.contextmanager
+def watched(lab: EmbeddedLab) -> Iterator[list[dict[str, int]]]:
+    """What pods could have of the node's GPUs, one after the other, within the block."""
+    seen: list[dict[str, int]] = []
+    command = [
+        lab.kubectl_program, "--kubeconfig", str(lab.kubeconfig), "get", "node", FIRST_NODE, "--watch",
+        "--output", 'jsonpath={.status.allocatable}{"\\n"}',
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = process.stdout
+
+        def read() -> None:
+            seen.extend(counted(json.loads(line)) for line in lines)
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        try:
+            yield seen
+        finally:
+            process.terminate()
+            reading.join()
+
+
+def test_after_a_reboot_no_gpu_is_offered_whole_before_its_slices_are_made_again(lab: EmbeddedLab) -> None:
+    cut(lab, "both-cut", {SLICE: 14})
+    with watched(lab) as seen:
+        command = [sys.executable, "-m", "kgpu", "lab", "node", "reboot", FIRST_NODE, "--name", lab.name]
+        subprocess.run([*command, "--dir", str(lab.folder)], check=True, timeout=WAIT_S)
+        until(lab, lambda: {} in seen, "the slices are gone")
+        until(lab, lambda: offered(lab) == {SLICE: 14}, "the slices are back")
+        until(lab, lambda: is_so(lab, "both-cut", "success"), "it is told")
+    assert not any(GPU_RESOURCE in counts for counts in seen), seen

@@ -1,5 +1,6 @@
 """What the operator has ordered of this node's GPUs now, for the roles: which are withdrawn, whether the driver is
-released, and how they are to be cut. ``node_orders`` sets it; the role that cuts GPUs answers here.
+released, and how they are to be cut. ``node_orders`` sets it; the role that cuts GPUs answers here, and withholds those
+that are not cut yet as they were before a reboot.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class OrderedGpus:
         self._answered: tuple[str, ChangeResult] | None = None
         self.answers = ChangeNotifier()
         """Counts the answers to orders of changes."""
-        self.withdrawn: Mapping[str, str] = _NONE
-        """The GPUs that are offered to no pod, by UUID, and why."""
+        self._ordered_back: Mapping[str, str] = _NONE
+        self._withheld: Mapping[str, str] = _NONE
         self.released = ""
         """Why nothing here may open the driver, "" while it may."""
         self.held = ""
@@ -40,9 +41,20 @@ class OrderedGpus:
     ) -> None:  # fmt: skip
         """Apply what is ordered from now on."""
         wanted = (withdrawn, released, change, held, verifies)
-        if wanted != (self.withdrawn, self.released, self.change, self.held, self.verifies):
-            self.withdrawn, self.released, self.change, self.held, self.verifies = wanted
+        if wanted != (self._ordered_back, self.released, self.change, self.held, self.verifies):
+            self._ordered_back, self.released, self.change, self.held, self.verifies = wanted
             self._news.notify()
+
+    def withhold(self, gpus: Mapping[str, str]) -> None:
+        """Offer these GPUs to no pod without an order, by UUID, and why; in place of those that were named before."""
+        if gpus != self._withheld:
+            self._withheld = dict(gpus)
+            self._news.notify()
+
+    @property
+    def withdrawn(self) -> Mapping[str, str]:
+        """The GPUs that are offered to no pod, by UUID, and why."""
+        return {**self._withheld, **self._ordered_back}
 
     def answer(self, act: str, result: ChangeResult) -> None:
         """Say what has come of the change that the act ``act`` orders."""

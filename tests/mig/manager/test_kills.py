@@ -311,6 +311,25 @@ def test_the_memory_keeps_what_counts_and_forgets_what_a_boot_ends(tmp_path: Pat
     assert later == msgspec.structs.replace(memory.now, boot="boot-2", settled="", losses=0, change=None)
 
 
+def test_the_memory_knows_what_a_boot_has_taken_until_it_is_made_again_or_not_wanted(tmp_path: Path) -> None:
+    memory = MemoryFile(tmp_path / FILE_NAME, boot="boot-1")
+    memory.seen("halves", "17")
+    memory.settle("key")
+    memory.save()
+    second = MemoryFile(tmp_path / FILE_NAME, boot="boot-2")
+    assert second.now.again
+    second.save()
+    assert MemoryFile(tmp_path / FILE_NAME, boot="boot-2").now.again
+    third = MemoryFile(tmp_path / FILE_NAME, boot="boot-3")
+    assert third.now.again
+    third.seen("halves", "20")
+    assert third.now.again
+    third.seen("sevenths", "21")
+    assert not third.now.again
+    second.settle("key-2")
+    assert not second.now.again
+
+
 def test_a_memory_that_can_not_be_written_is_told(tmp_path: Path) -> None:
     memory = MemoryFile(tmp_path / "file" / FILE_NAME, boot="b")
     (tmp_path / "file").touch()

@@ -12,7 +12,7 @@ from kgpu.base.errors import HwError
 from kgpu.formats import names
 from kgpu.formats.mig_config import parse_mig_configs
 from kgpu.formats.node_order import ChangeResult, OrderStep
-from kgpu.hw.fake_partitioner import WITHOUT_MIG
+from kgpu.hw.fake_partitioner import WITHOUT_MIG, FakePartitioner
 from kgpu.hw.open import NoHardwareError
 from kgpu.hw.partitioning import PartitionError
 from kgpu.kube.port import NODES
@@ -302,6 +302,53 @@ async def test_layouts_that_a_reboot_has_taken_are_asked_for_again(tmp_path: Pat
         assert (await world.operated("act-2")).done
         await world.said("success")
     assert world.slices == [7]
+
+
+async def test_nobody_is_offered_a_gpu_whose_slices_a_reboot_has_taken_until_they_are_made_again(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    (uuid,) = world.driver.state
+    async with world.running():
+        world.label("sevenths")
+        await world.operated()
+        await world.said("success")
+        assert not world.orders.withdrawn
+    fresh = FakePartitioner("a100-40gb").state
+    world.driver.state.update(zip(world.driver.state, fresh.values(), strict=True))  # MIG is off, as on Hopper
+    world.boot = "boot-2"
+    async with world.running():
+        await world.until(lambda: uuid in world.orders.withdrawn)
+        assert "after a reboot" in world.orders.withdrawn[uuid]
+        await world.until(lambda: world.request)
+        assert uuid in world.orders.withdrawn
+        assert (await world.operated("act-2")).done
+        await world.said("success")
+        assert not world.orders.withdrawn
+    assert world.slices == [7]
+
+
+@pytest.mark.parametrize("end", ["label", "operation", "manager"])
+async def test_what_is_not_made_again_is_offered_as_it_is(tmp_path: Path, end: str) -> None:
+    world = World(tmp_path)
+    (uuid,) = world.driver.state
+    async with world.running():
+        world.label("sevenths")
+        await world.operated()
+        await world.said("success")
+    await cut(world, "all-disabled")
+    world.boot = "boot-2"
+    async with world.running():
+        await world.until(lambda: world.request)
+        assert uuid in world.orders.withdrawn
+        if end == "label":
+            world.label(None)
+            await world.until(lambda: not world.orders.withdrawn)
+        elif end == "operation":
+            world.progress("Failed", "it was rejected")
+            await world.said("failed")
+            assert not world.orders.withdrawn
+    assert not world.orders.withdrawn
 
 
 async def test_slices_that_go_with_the_driver_are_asked_for_again_and_others_left(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 class MigMemory(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """``value`` is the label's and ``stamp`` the Node's version when it was first seen. ``settled`` is the key of the
-    wish that was fulfilled in this boot, ``losses`` how often that was lost since.
+    wish that was fulfilled in this boot, ``losses`` how often that was lost since. ``again``: it was fulfilled before
+    this boot, and not yet in it.
     """
 
     boot: str = ""
@@ -47,6 +48,7 @@ class MigMemory(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     stamp: str = ""
     settled: str = ""
     losses: int = 0
+    again: bool = False
     change: ChangeRecord | None = None
 
 
@@ -75,12 +77,12 @@ class MemoryFile:
     def seen(self, value: str, version: str) -> None:
         """The label has this value in this version of the Node."""
         if value != self.now.value:
-            self.now = msgspec.structs.replace(self.now, value=value, stamp=version, losses=0)
+            self.now = msgspec.structs.replace(self.now, value=value, stamp=version, losses=0, again=False)
 
     def settle(self, key: str) -> None:
         """The wish ``key`` is fulfilled."""
-        if key != self.now.settled:
-            self.now = msgspec.structs.replace(self.now, settled=key)
+        if key != self.now.settled or self.now.again:
+            self.now = msgspec.structs.replace(self.now, settled=key, again=False)
 
     def lose(self) -> None:
         """What was made is gone."""
@@ -107,5 +109,6 @@ class MemoryFile:
             log.warning("%s can't be read, so that no earlier change of slices is known: %s", self._path, error)
             return fresh
         if found.boot != self._boot:
-            return msgspec.structs.replace(fresh, value=found.value, stamp=found.stamp)
+            again = found.again or bool(found.settled)
+            return msgspec.structs.replace(fresh, value=found.value, stamp=found.stamp, again=again)
         return found

@@ -58,6 +58,10 @@ class ChangeOrders(Protocol):
 
     def answer(self, act: str, result: ChangeResult) -> None: ...
 
+    def withhold(self, gpus: Mapping[str, str]) -> None:
+        """Offer these to no pod, by UUID, and why; all others as ordered."""
+        ...
+
 
 @contextlib.asynccontextmanager
 async def _nothing_open() -> AsyncIterator[None]:
@@ -128,9 +132,11 @@ class _Manager:
         hear = asyncio.ensure_future(ctx.hear(self._wake.set)) if ctx.hear is not None else None
         others = [task for task in (follow, hear) if task is not None]
         try:
+            await self._withhold_all()
             async with running(mig_node=informer.run(), mig_loop=self._loop()) as tasks:
                 await first_end([*tasks, *others])
         finally:
+            self._withhold(())
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
@@ -229,6 +235,7 @@ class _Manager:
         """What becomes of the label, None where there is nothing to say."""
         view = self._view
         if not view.value or not view.uid:
+            self._withhold(())
             return None
         if view.acts and (two := two_labels(view)) is not None:
             return refused(two.reason, two)
@@ -238,7 +245,26 @@ class _Manager:
             return await self._without_driver(problem)
         except HwError as problem:
             return refused(MigReason.UNREADABLE, problem, again=True)
-        return await self._decided(view, gpus)
+        decision = await self._decided(view, gpus)
+        concerned = [one.gpu for one in decision.request.layouts] if decision.request is not None else []
+        concerned += [one.found.uuid for one in decision.apply]
+        self._withhold(concerned if decision.state is MigLabelState.PENDING else ())
+        return decision
+
+    # --- what a reboot has taken ---
+
+    async def _withhold_all(self) -> None:
+        """Before the Node is known: whatever is to be made again is one of these."""
+        if self._memory.now.again:
+            with contextlib.suppress(UserError):  # a driver that can't be read offers nothing either
+                self._withhold([found.uuid for found in await self._ctx.cutter.survey()])
+
+    def _withhold(self, uuids: Sequence[str]) -> None:
+        if self._ctx.orders is None:
+            return
+        memory = self._memory.now
+        why = f"{names.MIG_CONFIG_LABEL}={memory.value} is not in force again after a reboot"
+        self._ctx.orders.withhold(dict.fromkeys(uuids, why) if memory.again else {})
 
     async def _decided(self, view: MigLabelledNode, gpus: Sequence[SurveyedGpu]) -> MigDecision:
         memory = self._memory.now
