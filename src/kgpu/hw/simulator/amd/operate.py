@@ -37,13 +37,14 @@ def create(profile: AmdProfile, root: Path, *, seed: str = "") -> None:
     record = NodeRecord(
         profile=profile,
         seed=seed,
-        gpus=[
-            GpuRecord(compute=next(iter(gpu.model.compute), ""), memory=next(iter(gpu.model.memory), ""))
-            for gpu in profile.gpus
-        ],
+        gpus=[_new(gpu.model) for gpu in profile.gpus],
     )
     tree.build(root, record)
     node_file.save(root, record)
+
+
+def _new(model: AmdModel) -> GpuRecord:
+    return GpuRecord(compute=next(iter(model.compute), ""), memory=next(iter(model.memory), ""))
 
 
 def inject(root: Path, fault: str, *, gpu: int | None = None, count: int = 1, corrected: bool = False) -> None:
@@ -168,13 +169,10 @@ def reboot(root: Path) -> None:
     """What a machine is after a boot: healthy, its driver loaded, nothing running, its GPUs whole."""
     load(root)
     with changing(root) as record:
-        for index, (gpu, state) in enumerate(zip(record.profile.gpus, record.gpus, strict=True)):
-            before = state.compute
-            record.gpus[index] = GpuRecord(
-                compute=next(iter(gpu.model.compute), ""), memory=next(iter(gpu.model.memory), "")
-            )
-            record.generation += before != record.gpus[index].compute
+        for index, gpu in enumerate(record.profile.gpus):
+            record.gpus[index] = _new(gpu.model)
             tree.show_gpu(root, record, index)
+        record.generation += 1
         tree.show_topology(root, record)
         tree.show_processes(root, record)
 

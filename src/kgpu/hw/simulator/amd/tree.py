@@ -301,9 +301,9 @@ def kfd_nodes(record: NodeRecord) -> list[KfdNode]:
 
 
 def show_topology(root: Path, record: NodeRecord) -> None:
-    """Write the KFD's topology anew, and put it in the place of the one before."""
+    """Write the KFD's topology anew, and put it in the place of the one of another generation."""
     place = root / TOPOLOGY
-    fresh = place.with_name("topology.new")
+    fresh = place.with_name(f"topology.{record.generation}")
     shutil.rmtree(fresh, ignore_errors=True)
     nodes = kfd_nodes(record)
     write(f"{fresh}/generation_id", f"{record.generation}\n")
@@ -314,12 +314,10 @@ def show_topology(root: Path, record: NodeRecord) -> None:
         write(f"{folder}/properties", _text({"cpu_cores_count": 96, "simd_count": 0, "drm_render_minor": 0}))
     for node in nodes:
         _show_node(fresh, record, node, nodes)
-    old = place.with_name("topology.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if place.exists():
-        os.rename(place, old)
-    os.rename(fresh, place)
-    shutil.rmtree(old, ignore_errors=True)
+    symlink(place, fresh.name)
+    for old in place.parent.glob("topology.*"):
+        if old.name not in (fresh.name, f"topology.{record.generation - 1}"):  # somebody may be reading the last one
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _show_node(fresh: Path, record: NodeRecord, node: KfdNode, nodes: list[KfdNode]) -> None:
@@ -355,8 +353,7 @@ def _show_node(fresh: Path, record: NodeRecord, node: KfdNode, nodes: list[KfdNo
             }
         ),
     )
-    banks = model.memory.get(state.memory, 1)
-    size = (model.vram_mib << 20) // max(1, min(parts, banks))
+    size = (model.vram_mib << 20) // parts
     write(f"{folder}/mem_banks/0/properties", _text({"heap_type": 1, "size_in_bytes": size, "flags": 0}))
     for name, rows in (("io_links", [processor, *near]), ("p2p_links", far)):
         for number, row in enumerate(rows):
