@@ -127,7 +127,9 @@ def show_command(root: Path, output: str) -> None:
         print_json(node)
         return
     cuda = f", CUDA {node['cuda_version']}" if "cuda_version" in node else ""
-    head = f"{node['hostname']}: profile {node['profile']}, driver {node['driver_version']}{cuda}" + ("" if node["driver_loaded"] else ", driver NOT LOADED")
+    head = f"{node['hostname']}: profile {node['profile']}, driver {node['driver_version']}{cuda}" + (
+        "" if node["driver_loaded"] else ", driver NOT LOADED"
+    )
     click.echo(head + (f", FAULTS: {', '.join(node['faults'])}" if node["faults"] else ""))
     _table(HEAD, [_row(gpu) for gpu in node["gpus"]])
 

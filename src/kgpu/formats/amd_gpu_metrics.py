@@ -81,7 +81,7 @@ TABLES: Final[Mapping[Version, str]] = {
     (1, 8): (
         f"{_HEAD} mem_max_bandwidth:Q energy_accumulator:Q system_clock_counter:Q {_RESIDENCIES} {_BUSES} {_NAKS}"
         f" {_XGMI} xgmi_link_status:8H padding:H {_CLOCKS} num_partition:H"
-        + " "
+        " "
         + _partitions(
             _BUSY.format(jpeg=40) + " gfx_below_host_limit_ppt_acc:8Q gfx_below_host_limit_thm_acc:8Q"
             " gfx_low_utilization_acc:8Q"

@@ -21,7 +21,6 @@ from kgpu.formats.plugin_config import SharingKind
 from kgpu.hw.partitioning import GpuReset, Partitioner
 from kgpu.hw.port import Reader
 
-
 FIRST = (NVIDIA,)
 """Whose driver is looked for before all others': a processor's own graphics have a driver, too, beside such a card."""
 
@@ -47,14 +46,14 @@ class Vendor:
     ``name`` is its package's, and what ``Inventory.vendor`` and ``--vendor`` say; ``title`` is for people.
     ``resource`` is a whole accelerator's resource name, below ``domain``; ``partition_resource(profile)`` is that of
     a slice with a profile in the vendor's spelling. ``visible_devices`` is the environment variable that names a
-    container's devices, "" where nothing reads one. ``cdi_vendor`` is the first half of the CDI kinds that the device plugin answers with.
-    ``control_nodes`` are device nodes that every container with a device needs. ``left_out`` are models of boards
-    that drive a monitor and compute nothing. ``pci_id`` is hex without 0x. ``driver_root`` is where a driver
-    container mounts its tree. ``sharing`` is what its devices can do. ``cdi_specs``: kgpu can write CDI specs for
-    them. ``nodes_suffice``: a container needs device nodes and no file of the driver, so that the kubelet's answer alone
-    gives it all, and a CDI spec has nothing else. ``missing(root)`` is empty when the driver is under ``root``, else the places looked at; ``open(root,
-    deadline, poll)`` is its reader, with seconds per call and between looks. ``partitioner(root, reset)`` cuts its
-    devices into slices; None if kgpu can't.
+    container's devices, "" where nothing reads one. ``cdi_vendor`` is the first half of the CDI kinds that the device
+    plugin answers with. ``control_nodes`` are device nodes that every container with a device needs. ``left_out`` are
+    models of boards that drive a monitor and compute nothing. ``pci_id`` is hex without 0x. ``driver_root`` is where a
+    driver container mounts its tree. ``sharing`` is what its devices can do. ``cdi_specs``: kgpu can write CDI specs
+    for them. ``nodes_suffice``: a container needs device nodes and no file of the driver, so that the kubelet's answer
+    alone gives it all, and a CDI spec has nothing else. ``missing(root)`` is empty when the driver is under ``root``,
+    else the places looked at; ``open(root, deadline, poll)`` is its reader, with seconds per call and between looks.
+    ``partitioner(root, reset)`` cuts its devices into slices; None if kgpu can't.
     """
 
     name: str

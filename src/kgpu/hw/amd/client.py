@@ -222,7 +222,7 @@ def _link(a: Accelerator, b: Accelerator, kind: int) -> Link:
 
 
 def _link_types(sys: str, scan: NodeScan, facts: dict[str, GpuFacts]) -> dict[tuple[str, str], int]:
-    """The types of links between GPUs, by both addresses in either order. Where the two directions differ, XGMI wins."""
+    """The types of links between GPUs, by both addresses in either order. If the directions differ, XGMI wins."""
     first = {bus: nodes[0] for bus, row in facts.items() if (nodes := judge.nodes_of(row, scan))}
     by_number = {node.number: bus for bus, node in first.items()}
     found: dict[tuple[str, str], int] = {}
@@ -240,6 +240,4 @@ def _no_driver(path: str) -> HwError:
             "the driver amdgpu is loaded without the KFD, so programs can't compute", path,
             "load a kernel or driver with HSA_AMD (amdgpu-dkms); a virtual machine needs the GPU passed through",
         )  # fmt: skip
-    return HwError(
-        "the driver amdgpu is not loaded", path, "load it (modprobe amdgpu), or install amdgpu-dkms"
-    )
+    return HwError("the driver amdgpu is not loaded", path, "load it (modprobe amdgpu), or install amdgpu-dkms")

@@ -37,7 +37,8 @@ WORDS: Final[Mapping[Problem, tuple[str, str, str]]] = {
         "{} can't be read or understood", "what the driver writes there", "look at dmesg for amdgpu",
     ),
     Problem.UNPROVEN: (
-        "the KFD does not list it, so programs can't compute on it", "a node of it in /sys/class/kfd/kfd/topology/nodes",
+        "the KFD does not list it, so programs can't compute on it",
+        "a node of it in /sys/class/kfd/kfd/topology/nodes",
         "see whether ROCm supports this GPU, and dmesg for kfd",
     ),
 }  # fmt: skip
@@ -53,12 +54,8 @@ def finding(bus: str, index: int, problem: Problem, about: str = "") -> Hardware
 
 def silent(bus: str, index: int, before: Accelerator | None, problem: Problem, about: str = "") -> Accelerator:
     """A GPU that says nothing now: what was known of it, and why."""
-    known = before or Accelerator(
-        vendor=AMD, index=index, uuid=bus, name=product_name(0), pci_bus_id=bus
-    )
-    return replace(
-        known, index=index, recovery_action="unknown", findings=(finding(bus, index, problem, about),)
-    )
+    known = before or Accelerator(vendor=AMD, index=index, uuid=bus, name=product_name(0), pci_bus_id=bus)
+    return replace(known, index=index, recovery_action="unknown", findings=(finding(bus, index, problem, about),))
 
 
 def accelerator(index: int, facts: GpuFacts, scan: NodeScan, before: Accelerator | None) -> Accelerator:

@@ -45,7 +45,7 @@ class GpuFacts:
     unreadable: tuple[str, ...] = ()
 
     def errors(self) -> tuple[int, int] | None:
-        """Uncorrectable and correctable errors of all blocks since the driver was loaded; None where none are counted."""
+        """Uncorrectable and correctable errors of all blocks since the driver was loaded; None: none are counted."""
         counts = [value for name, value in self.values.items() if name.startswith("ras/")]
         return (sum(row[0] for row in counts), sum(row[1] for row in counts)) if counts else None
 

@@ -1,4 +1,4 @@
-"""Names of AMD's accelerators by PCI device id, for GPUs whose driver gives none. An id that is not here is no fault."""
+"""Names of AMD's accelerators by PCI device id, for GPUs whose driver gives none. An id may be missing."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from kgpu.formats import names
 from kgpu.formats.simulated import state_file
 from kgpu.hw.simulator import build, fill, machines, profiles, tree
 from kgpu.hw.simulator.amd import operate as amd
-from kgpu.hw.simulator.amd.profiles import AmdProfile
 from kgpu.hw.simulator.amd.node_file import is_amd
+from kgpu.hw.simulator.amd.profiles import AmdProfile
 from kgpu.hw.simulator.state import DriverState
 
 # Artifact of native/ -> where it goes under the root; {lib}: the library folder, {version}: the driver's.

@@ -29,7 +29,14 @@ FAULTS: Final[Mapping[str, str]] = {
     "ecc": "memory errors are counted (RAS)",
 }
 ASIDE: Final = ".unloaded"
-_OF_DRIVER: Final = ("sys/module/amdgpu", "sys/class/kfd", "sys/class/drm", "sys/bus/pci/drivers/amdgpu", "dev/kfd", "dev/dri")
+_OF_DRIVER: Final = (
+    "sys/module/amdgpu",
+    "sys/class/kfd",
+    "sys/class/drm",
+    "sys/bus/pci/drivers/amdgpu",
+    "dev/kfd",
+    "dev/dri",
+)
 
 
 def create(profile: AmdProfile, root: Path, *, seed: str = "") -> None:
@@ -62,7 +69,12 @@ def inject(root: Path, fault: str, *, gpu: int | None = None, count: int = 1, co
         state = _gpu(record, gpu)
         if fault == "ecc":
             _count_errors(record, gpu, count, corrected=corrected)
-            _log(root, record, gpu, f"{count} {'' if corrected else 'un'}correctable hardware errors detected in umc block")
+            _log(
+                root,
+                record,
+                gpu,
+                f"{count} {'' if corrected else 'un'}correctable hardware errors detected in umc block",
+            )
         elif fault not in state.faults:
             state.faults.append(fault)
         tree.show_gpu(root, record, gpu)

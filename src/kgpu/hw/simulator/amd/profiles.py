@@ -188,9 +188,7 @@ def _resized(cards: list[AmdGpu], count: int) -> list[AmdGpu]:
         card, box = cards[number % size], number // size
         domain, rest = card.bus.split(":", 1)
         hive = card.hive if card.hive == NO_HIVE else card.hive + 64 * box
-        repeated.append(
-            msgspec.structs.replace(card, bus=f"{int(domain, 16) + box * step:04x}:{rest}", hive=hive)
-        )
+        repeated.append(msgspec.structs.replace(card, bus=f"{int(domain, 16) + box * step:04x}:{rest}", hive=hive))
     return repeated
 
 

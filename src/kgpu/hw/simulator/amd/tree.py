@@ -7,6 +7,7 @@ the KFD's topology lists those that are in use.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -31,6 +32,11 @@ HUNG_FILES: Final = ("gpu_busy_percent", "gpu_metrics")
 XGMI, PCIE = 11, 2  # link types of the KFD
 RAS_BLOCKS: Final = ("umc", "sdma", "gfx", "mmhub", "xgmi_wafl")
 _SPEEDS: Final = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0", 7: "128.0"}
+FIRMWARE: Final = (
+    "VCE feature version: 0, firmware version: 0x00000000\n"
+    "MEC feature version: 0, firmware version: 0x000000a9\n"
+    "SMC feature version: 0, program: 0, firmware version: 0x00554500 (85.69.0)"
+)
 _NOISE: Final = b"\xff\xfe\x00garbage\x80" * 9
 
 
@@ -61,7 +67,10 @@ def drm_nodes(record: NodeRecord, index: int) -> list[DrmNode]:
     rows = [DrmNode(start, FIRST_RENDER + start, f"{pci_folder(gpu)}/drm", 0)]
     rows += [
         DrmNode(
-            start + part, FIRST_RENDER + start + part, f"sys/devices/platform/amdgpu_xcp_{first_xcp + part - 1}/drm", part
+            start + part,
+            FIRST_RENDER + start + part,
+            f"sys/devices/platform/amdgpu_xcp_{first_xcp + part - 1}/drm",
+            part,
         )
         for part in range(1, _parts(gpu))
     ]
@@ -120,9 +129,7 @@ def _node_files(record: NodeRecord) -> Iterator[tuple[str, str]]:
     for index, _ in enumerate(profile.gpus):
         yield (
             f"sys/kernel/debug/dri/{drm_nodes(record, index)[0].card}/amdgpu_firmware_info",
-            "VCE feature version: 0, firmware version: 0x00000000\n"
-            "MEC feature version: 0, firmware version: 0x000000a9\n"
-            "SMC feature version: 0, program: 0, firmware version: 0x00554500 (85.69.0)",
+            FIRMWARE,
         )
 
 
@@ -271,10 +278,8 @@ def _hang(path: str) -> None:
 
 def _let_go(path: str) -> None:
     """Let the readers of a file that hung go on."""
-    try:
+    with contextlib.suppress(OSError):  # nobody reads it, or there is none
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
-    except OSError:  # nobody reads it, or there is none
-        pass
     if os.path.lexists(path):
         os.unlink(path)
 
