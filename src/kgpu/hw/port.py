@@ -127,6 +127,7 @@ class Accelerator:
     ``pci_bus_id`` is ``0000:07:00.0`` (4-digit domain, lower case). ``pci_class`` is the 24-bit class, 0 when unknown.
     ``numa_node`` is None when unknown or negative. Memory is MiB. ``compute_capability`` is (major, minor).
     ``mode`` is how a vendor's driver parts it, e.g. ``spx_nps1`` or ``cpx_nps4``; "" where it can't be parted so.
+    ``compute_units``, ``simds`` and ``target`` (90402 for gfx942) are AMD's; 0 when unknown.
     ``findings`` are about this device; a device with a LOST, HUNG or MISSING finding keeps its last known facts,
     but for ``recovery_action``, which is unknown then.
     """
@@ -147,6 +148,9 @@ class Accelerator:
     mig_enabled: bool = False
     mig_pending: bool = False
     mode: str = ""
+    compute_units: int = 0
+    simds: int = 0
+    target: int = 0
     partitions: tuple[Partition, ...] = ()
     fabric_cluster: str = ""  # cluster uuid of the NVLink fabric, "" when not attached or not completed
     fabric_clique: int = 0
