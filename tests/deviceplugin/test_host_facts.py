@@ -24,7 +24,7 @@ def settings(tmp_path: Path) -> PluginSettings:
 
 
 def test_a_simulated_root_has_stand_ins(settings: PluginSettings) -> None:
-    facts = read_host_facts(settings, simulated=True)
+    facts = read_host_facts(settings, vendors=["nvidia"], simulated=True)
     assert facts.control_nodes[:2] == ("/dev/nvidiactl", "/dev/nvidia-uvm")
     assert facts.imex_channels == (0,)
     assert facts.gds
@@ -33,7 +33,7 @@ def test_a_simulated_root_has_stand_ins(settings: PluginSettings) -> None:
 
 
 def test_on_real_hardware_plain_files_are_no_devices(settings: PluginSettings) -> None:
-    facts = read_host_facts(settings)
+    facts = read_host_facts(settings, vendors=["nvidia"])
     real = {path for path in facts.control_nodes if Path(path).is_char_device()}
     assert set(facts.control_nodes) == real
     channel = Path("/dev/nvidia-caps-imex-channels/channel0")
@@ -43,7 +43,10 @@ def test_on_real_hardware_plain_files_are_no_devices(settings: PluginSettings) -
 def test_a_character_device_counts(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidiactl").symlink_to("/dev/null")
-    assert "/dev/nvidiactl" in read_host_facts(PluginSettings(container_driver_root=str(tmp_path))).control_nodes
+    assert (
+        "/dev/nvidiactl"
+        in read_host_facts(PluginSettings(container_driver_root=str(tmp_path)), vendors=["nvidia"]).control_nodes
+    )
 
 
 def test_a_root_that_is_not_mounted_is_no_trouble(tmp_path: Path) -> None:

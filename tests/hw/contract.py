@@ -1,12 +1,14 @@
 """What every reader of the hardware port must do, as one test class; each reader's own file supplies the node.
 
-A ``Node`` is eight H100s behind a reader, with the faults that a test can make. Tests wait on conditions, never on time.
+A ``Node`` is eight GPUs behind a reader, with the faults that a test can make; ``shape`` says what they are. Tests wait on
+conditions, never on time.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pytest
@@ -17,16 +19,51 @@ from kgpu.hw.port import Accelerator, EventKind, HardwareEvent, Inventory, Probl
 PATIENCE = 30.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a node's GPUs are, and what a slice of one is."""
+
+    vendor: str
+    uuid: str  # how it begins
+    name: str
+    memory_mib: tuple[int, int]
+    pci_class: int
+    cuda: bool = False
+    nodes: Callable[[Accelerator], tuple[str, ...]]
+    cut: Callable[[Accelerator], bool]
+    slices: int
+    slice_uuids: tuple[str, ...]
+    profile: str
+    slice_memory_mib: int
+    multiprocessors: int
+    slice_nodes: str  # how each path after the GPU's own begins
+    own_nodes: int  # how many of a slice's nodes are the GPU's own
+    size: int  # number of a slice's nodes
+    event: EventKind
+    code: int
+    healthy: dict[str, object] = field(default_factory=dict)
+
+
+H100 = Shape(
+    vendor="nvidia", uuid="GPU-", name="H100", memory_mib=(79_000, 81_920), pci_class=0x030200, cuda=True,
+    nodes=lambda gpu: (f"/dev/nvidia{gpu.minor}",), cut=lambda gpu: gpu.mig_enabled, slices=7, slice_uuids=("MIG-",),
+    profile="1g.10gb", slice_memory_mib=9_000, multiprocessors=16, slice_nodes="/dev/nvidia-caps/nvidia-cap",
+    own_nodes=1, size=3, event=EventKind.XID, code=31,
+    healthy={"compute_capability": (9, 0), "mig_capable": True, "mig_enabled": False},
+)  # fmt: skip
+
+
 class Node(Protocol):
-    """The node under test; GPUs by index."""
+    """The node under test; GPUs by index. ``report`` lets the driver report what ``shape`` says."""
 
     reader: Reader
+    shape: Shape
 
     async def lose(self, gpu: int) -> None: ...
 
     async def hang(self, gpu: int) -> None: ...
 
-    async def xid(self, gpu: int, code: int) -> None: ...
+    async def report(self, gpu: int) -> None: ...
 
     async def slice(self, gpu: int, count: int) -> None: ...
 
@@ -86,23 +123,23 @@ class ReaderContract:
         assert len({gpu.uuid for gpu in gpus}) == 8
         assert usable(inventory) == list(range(8))
         for gpu in gpus:
-            assert gpu.uuid.startswith("GPU-")
-            assert "H100" in gpu.name
-            assert gpu.compute_capability == (9, 0)
+            assert gpu.vendor == inventory.vendor == node.shape.vendor
+            assert gpu.uuid.startswith(node.shape.uuid)
+            assert node.shape.name in gpu.name
             assert gpu.memory_mib is not None
-            assert 79_000 < gpu.memory_mib <= 81_920
-            assert gpu.mig_capable
-            assert not gpu.mig_enabled
+            assert node.shape.memory_mib[0] < gpu.memory_mib <= node.shape.memory_mib[1]
+            assert {key: getattr(gpu, key) for key in node.shape.healthy} == node.shape.healthy
+            assert not node.shape.cut(gpu)
+            assert gpu.partitions == ()
             assert gpu.pci_bus_id == gpu.pci_bus_id.lower()
             assert gpu.pci_bus_id.startswith("0000:")
-            assert gpu.pci_class == 0x030200
+            assert gpu.pci_class == node.shape.pci_class
             assert gpu.numa_node is not None
-            assert gpu.device_nodes == (f"/dev/nvidia{gpu.minor}",)
+            assert gpu.device_nodes == node.shape.nodes(gpu)
             assert gpu.recovery_action == "none"
             assert gpu.findings == ()
         assert inventory.findings == ()
-        assert inventory.cuda_version is not None
-        assert inventory.cuda_version >= (11, 0)
+        assert (inventory.cuda_version or (0, 0)) >= ((11, 0) if node.shape.cuda else (0, 0))
         assert inventory.driver_version.count(".") >= 1
 
     async def test_two_readings_agree(self, node: Node) -> None:
@@ -162,38 +199,40 @@ class ReaderContract:
         healed = await wait_for(node.reader, lambda inventory: 5 in usable(inventory))
         assert healed.accelerators == before.accelerators
 
-    async def test_xid_reaches_every_consumer(self, node: Node) -> None:
+    async def test_an_event_of_the_driver_reaches_every_consumer(self, node: Node) -> None:
         first, second = node.reader.events(), node.reader.events()
         uuid = (await node.reader.inventory()).accelerators[3].uuid
-        await node.xid(3, 31)
+        await node.report(3)
         for events in (first, second):
-            event = await wait_for_event(events, lambda event: event.kind is EventKind.XID)
-            assert (event.uuid, event.code) == (uuid, 31)
+            event = await wait_for_event(events, lambda event: event.kind is node.shape.event)
+            assert (event.uuid, event.code) == (uuid, node.shape.code)
             assert event.gpu_instance is None
 
     async def test_slices_appear_with_events(self, node: Node) -> None:
         events = node.reader.events()
         uuid = (await node.reader.inventory()).accelerators[0].uuid
-        await node.slice(0, 7)
+        shape, count = node.shape, node.shape.slices
+        await node.slice(0, count)
         await wait_for_event(events, lambda event: event.kind is EventKind.MIG_CHANGE and event.uuid == uuid)
-        inventory = await wait_for(node.reader, lambda inventory: len(inventory.accelerators[0].partitions) == 7)
+        inventory = await wait_for(node.reader, lambda inventory: len(inventory.accelerators[0].partitions) == count)
         await wait_for_event(events, lambda event: event.kind is EventKind.INVENTORY)
         gpu = inventory.accelerators[0]
-        assert gpu.mig_enabled
-        assert [part.index for part in gpu.partitions] == [f"0:{position}" for position in range(7)]
-        assert len({part.uuid for part in gpu.partitions}) == 7
-        assert len({part.device_nodes for part in gpu.partitions}) == 7
+        assert shape.cut(gpu)
+        assert [part.index for part in gpu.partitions] == [f"0:{position}" for position in range(count)]
+        assert len({part.uuid for part in gpu.partitions}) == count
+        assert len({part.device_nodes for part in gpu.partitions}) == count
         for part in gpu.partitions:
-            assert part.uuid.startswith("MIG-")
+            assert part.uuid.startswith(shape.slice_uuids)
             assert part.parent_uuid == uuid
-            assert part.profile == "1g.10gb"
+            assert part.profile == shape.profile
             assert (part.slices_gi, part.slices_ci) == (1, 1)
             assert part.placement_size == 1
-            assert part.memory_mib > 9_000
-            assert part.multiprocessors == 16
-            assert part.device_nodes[0] == gpu.device_nodes[0]
-            assert len(part.device_nodes) == 3
-            assert all(path.startswith("/dev/nvidia-caps/nvidia-cap") for path in part.device_nodes[1:])
+            assert part.memory_mib > shape.slice_memory_mib
+            assert part.multiprocessors == shape.multiprocessors
+            own, others = part.device_nodes[: shape.own_nodes], part.device_nodes[shape.own_nodes :]
+            assert own == gpu.device_nodes[: shape.own_nodes]
+            assert len(part.device_nodes) == shape.size
+            assert all(path.startswith(shape.slice_nodes) for path in others)
         assert inventory.findings == ()
         assert usable(inventory) == list(range(8))
 

@@ -10,10 +10,12 @@ from kgpu.base.errors import HwError
 from kgpu.hw.fake_reader import FakeReader, sample_inventory, sample_partitions
 from kgpu.hw.port import EventKind, HardwareEvent, Link, Problem, Process, Reading, TopologyLevel
 from kgpu.hw.subscription import LIMIT, Subscriptions
-from tests.hw.contract import ReaderContract
+from tests.hw.contract import H100, ReaderContract
 
 
 class MemoryNode:
+    shape = H100
+
     def __init__(self) -> None:
         self.start = sample_inventory()
         self.reader = FakeReader(self.start)
@@ -30,6 +32,9 @@ class MemoryNode:
 
     async def xid(self, gpu: int, code: int) -> None:
         self.reader.report(HardwareEvent(kind=EventKind.XID, uuid=self.uuid(gpu), code=code))
+
+    async def report(self, gpu: int) -> None:
+        await self.xid(gpu, H100.code)
 
     async def slice(self, gpu: int, count: int) -> None:
         self.reader.set_partitions(self.uuid(gpu), sample_partitions(self.start.accelerators[gpu], count=count))

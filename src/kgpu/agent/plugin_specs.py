@@ -10,20 +10,20 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.inotify import Inotify
 from kgpu.deviceplugin.allocate import IMEX_NODE
 from kgpu.deviceplugin.config import PluginSettings
-from kgpu.formats.cdi import CdiDevice, Spec, build_spec, dump_spec, kind_of
+from kgpu.formats.cdi import CdiDevice, CdiDeviceNode, Spec, build_spec, dump_spec, kind_of
 from kgpu.formats.names import CDI_PLUGIN_VENDOR
 from kgpu.host.root import DriverRoot
 from kgpu.hw.port import Inventory
-from kgpu.hw.vendor import vendor_of
+from kgpu.hw.vendor import Vendor, vendor_of
 from kgpu.toolkit.config import GenerateConfig
 from kgpu.toolkit.run import generate, keep_spec
 from kgpu.toolkit.sources import PAUSE_SECONDS, SpecSources, follow_sources
@@ -84,6 +84,9 @@ class PluginSpecs:
                 "a device list strategy without CDI",
                 "set --device-list-strategy envvar (DEVICE_LIST_STRATEGY)",
             )
+        if vendor.nodes_suffice:
+            self._keep([_of_nodes(inventory, settings, vendor)])
+            return
         root = DriverRoot.at(self._seen, driver_host=settings.driver_root, dev_host=settings.dev_root)
         key = _key(inventory, settings, root)
         whole = all(path.is_file() for path in self._written[1])
@@ -92,11 +95,14 @@ class PluginSpecs:
         before = SpecSources.snapshot(root)
         specs = (self._gpus(inventory, settings, root), *_extras(settings, root))
         self._sources = before.of_specs(specs)
+        self._written = (key, self._keep(specs))
+
+    def _keep(self, specs: Iterable[Spec]) -> dict[Path, str]:
         texts = {self._folder / f"{spec.kind.replace('/', '-')}.json": dump_spec(spec, "json") for spec in specs}
         for path, text in texts.items():
             keep_spec(path, text)
             self._on_write(path)
-        self._written = (key, texts)
+        return texts
 
     async def changes(self) -> AsyncGenerator[None, None]:
         """Yield when a daemon whose socket or folder is mounted into containers has started or ended."""
@@ -120,6 +126,28 @@ class PluginSpecs:
         for note in generated.notes:
             log.info("CDI: %s", note)
         return generated.spec
+
+
+def _of_nodes(inventory: Inventory, settings: PluginSettings, vendor: Vendor) -> Spec:
+    """The spec of a vendor whose containers need device nodes alone: each device's, and those that all need."""
+    root, by_index = settings.host_dev_root.rstrip("/"), settings.id_strategy == "index"
+
+    def nodes(paths: Iterable[str]) -> tuple[CdiDeviceNode, ...]:
+        return tuple(CdiDeviceNode(path=path, host_path=root + path if root else "") for path in paths)
+
+    devices = [
+        CdiDevice(names=(one.index if by_index else one.uuid,), nodes=nodes((*vendor.control_nodes, *one.device_nodes)))
+        for gpu in inventory.accelerators
+        for one in gpu.partitions or (_Whole(str(gpu.index), gpu.uuid, gpu.device_nodes),)
+        if one.device_nodes
+    ]
+    return build_spec(kind=kind_of(vendor.cdi_vendor, "gpu"), devices=devices, all_device=False)
+
+
+class _Whole(NamedTuple):
+    index: str
+    uuid: str
+    device_nodes: tuple[str, ...]
 
 
 def _as_offered(inventory: Inventory, settings: PluginSettings) -> Inventory:

@@ -85,7 +85,7 @@ def create_command(
         return
     node = operate.snapshot(created)
     names = ", ".join(f"{count} x {name}" for name, count in _counts([gpu["name"] for gpu in node["gpus"]]).items())
-    click.echo(f"{created}: {names}, driver {node['driver_version']}")
+    click.echo(f"{created}: {names}, driver {node['driver_version'] or 'of the kernel'}")
     click.echo("Programs use it with:")
     for name, value in environment.items():
         click.echo(f"  export {name}={value}")
@@ -95,9 +95,9 @@ def create_command(
 @output_option()
 def list_command(output: str) -> None:
     """List the built-in profiles."""
-    from kgpu.hw.simulator import profiles
+    from kgpu.hw.simulator import machines
 
-    loaded = [profiles.load(name) for name in profiles.names()]
+    loaded = [machines.load(name) for name in machines.names()]
     if output == "json":
         rows = [
             {
@@ -105,7 +105,7 @@ def list_command(output: str) -> None:
                 "title": profile.title,
                 "gpus": [gpu.model.name for gpu in profile.gpus],
                 "driver_version": profile.driver.version,
-                "cuda_version": profile.driver.cuda,
+                "cuda_version": getattr(profile.driver, "cuda", None),
             }
             for profile in loaded
         ]
@@ -126,9 +126,10 @@ def show_command(root: Path, output: str) -> None:
     if output == "json":
         print_json(node)
         return
-    head = (
-        f"{node['hostname']}: profile {node['profile']}, driver {node['driver_version']}, CUDA {node['cuda_version']}"
-    ) + ("" if node["driver_loaded"] else ", driver NOT LOADED")
+    cuda = f", CUDA {node['cuda_version']}" if "cuda_version" in node else ""
+    head = f"{node['hostname']}: profile {node['profile']}, driver {node['driver_version']}{cuda}" + (
+        "" if node["driver_loaded"] else ", driver NOT LOADED"
+    )
     click.echo(head + (f", FAULTS: {', '.join(node['faults'])}" if node["faults"] else ""))
     _table(HEAD, [_row(gpu) for gpu in node["gpus"]])
 
@@ -181,14 +182,29 @@ def mig_command(root: Path, gpu: str, profiles: str | None, off: bool) -> None:
 
     if off == (profiles is not None):
         raise ConfigError("neither or both of --profiles and --off", "one of them", "see `kgpu lab hw mig --help`")
-    if gpu != "all" and not gpu.isdecimal():
-        raise ConfigError(f'--gpu "{gpu:.80}"', "a GPU's index, or all", "list them with `kgpu lab hw show`")
     slices = mig.expand((profiles or "").split(",")) if not off else []
-    for index in range(len(operate.snapshot(root)["gpus"])) if gpu == "all" else [int(gpu)]:
+    for index in _gpu_indices(operate.snapshot(root), gpu):
         if off:
             mig.disable(root, index)
         else:
             mig.partition(root, index, slices)
+
+
+@hw_group.command("partition", examples="kgpu lab hw partition --root /tmp/node1 --gpu 0 --mode CPX\n"
+    "kgpu lab hw partition --root /tmp/node1 --gpu all --mode CPX --memory NPS4")  # fmt: skip
+@ROOT
+@click.option("--gpu", metavar="I|all", required=True, help="GPU index, or all GPUs of the node.")
+@click.option("--mode", metavar="SPX|DPX|QPX|CPX", required=True, help="How its compute units are parted.")
+@click.option("--memory", metavar="NPS1|NPS4", default="", help="How its memory is parted; as it is when not given.")
+def partition_command(root: Path, gpu: str, mode: str, memory: str) -> None:
+    """Part an AMD GPU, as the driver does for its users; NVIDIA's are cut with `mig`."""
+    from kgpu.hw.simulator import operate
+    from kgpu.hw.simulator.amd import operate as amd
+    from kgpu.hw.simulator.amd.node_file import is_amd
+
+    if not is_amd(root):
+        raise ConfigError(f"{root} has no AMD GPUs", "a root such as of `create mi300x`", "see `kgpu lab hw mig`")
+    amd.set_partition(root, _gpu_indices(operate.snapshot(root), gpu), mode, memory)
 
 
 @hw_group.group("driver", cls=ExampleGroup, examples="kgpu lab hw driver unload --root /tmp/node1\n"
@@ -293,7 +309,7 @@ def inject_command(
     """Make a fault happen: xid N, lost, ecc, hang, slow, hot, init-error CODE.
 
     An Xid brings what it implies (79: the GPU is lost; 48: ECC counters and a pending repair; ...). hang, slow and
-    init-error without --gpu concern every call on the node.
+    init-error without --gpu concern every call on the node. AMD GPUs have: lost, ecc, hang, garbage, hot.
     """
     from kgpu.hw.simulator import operate
 
@@ -353,7 +369,13 @@ def clear_command(root: Path, gpu: int | None) -> None:
     operate.clear(root, gpu)
 
 
-HEAD = ("GPU", "NAME", "PCI", "MEMORY MiB", "TEMP", "POWER W", "UTIL", "MIG", "PROCESSES", "FAULTS")
+def _gpu_indices(node: dict[str, Any], gpu: str) -> list[int]:
+    if gpu != "all" and not gpu.isdecimal():
+        raise ConfigError(f'--gpu "{gpu:.80}"', "a GPU's index, or all", "list them with `kgpu lab hw show`")
+    return list(range(len(node["gpus"]))) if gpu == "all" else [int(gpu)]
+
+
+HEAD = ("GPU", "NAME", "PCI", "MEMORY MiB", "TEMP", "POWER W", "UTIL", "MIG", "PARTITION", "PROCESSES", "FAULTS")
 WRAPPED = frozenset({"NAME", "MIG", "PROCESSES", "FAULTS"})  # on a narrow terminal
 
 
@@ -377,7 +399,8 @@ def _row(gpu: dict[str, Any]) -> tuple[str, ...]:
         (layout if mig["enabled"] else "off") + (" (change pending)" if mig["pending"] else "")
         if mig["capable"]
         else "-",
-        ", ".join(f"{process['pid']} {Path(process['name']).name}" for process in gpu["processes"]) or "-",
+        gpu.get("partition") or "-",
+        ", ".join(f"{process['pid']} {Path(process['name']).name}".rstrip() for process in gpu["processes"]) or "-",
         ", ".join(faults) or "-",
     )
 

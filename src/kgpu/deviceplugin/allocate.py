@@ -47,7 +47,7 @@ def allocate(
     ):
         if flag:
             parts.envs[variable] = "enabled"
-    if settings.pass_device_specs and not settings.only_cdi:
+    if (settings.pass_device_specs or resource.vendor.nodes_suffice) and not settings.only_cdi:
         _device_specs(parts, devices)
     if resource.sharing is SharingKind.MPS and any(device.is_replica for device in devices):
         _mps(parts, resource)
@@ -114,12 +114,15 @@ def shown_name(device: PluginDevice, settings: PluginSettings) -> str:
 
 
 def _envvar(parts: _Parts, shown: list[str], _new_id: Callable[[], str]) -> None:
-    parts.envs[parts.vendor.visible_devices] = ",".join(shown)
+    if parts.vendor.visible_devices:
+        parts.envs[parts.vendor.visible_devices] = ",".join(shown)
     if parts.channels:
         parts.envs[names.ENV_IMEX_CHANNELS] = ",".join(map(str, parts.channels))
 
 
 def _volume_mounts(parts: _Parts, shown: list[str], _new_id: Callable[[], str]) -> None:
+    if not parts.vendor.visible_devices:  # nothing would look at them
+        return
     parts.envs[parts.vendor.visible_devices] = names.VOLUME_MOUNTS_DIR
     wanted = [*shown, *(f"imex/{channel}" for channel in parts.channels)]
     parts.mounts += [

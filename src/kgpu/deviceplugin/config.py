@@ -23,6 +23,7 @@ MIG_STRATEGIES: Final = ("none", "single", "mixed")
 LIST_STRATEGIES: Final = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 ID_STRATEGIES: Final = ("uuid", "index")
 SHARED_POLICIES: Final = ("distributed", "packed")
+NAMING_STRATEGIES: Final = ("single", "mixed")
 DISCOVERY_STRATEGIES: Final = ("auto", "nvml", "tegra")
 CDI_FEATURES: Final = (
     "enable-explicit-driver-libraries",
@@ -100,6 +101,13 @@ FLAGS: Final = (
          choices=SHARED_POLICIES, envs=("SHARED_DEVICES_ALLOCATION_POLICY",),
          key="flags.plugin.sharedDevicesAllocationPolicy",
          help="spread shares over the GPUs, or fill one after the other", empty_counts=False),
+    _row(attr="naming_strategy", flag="--resource-naming-strategy", aliases=("--resource_naming_strategy",),
+         read=choice(NAMING_STRATEGIES, "invalid --resource-naming-strategy option: "), default="single",
+         choices=NAMING_STRATEGIES, envs=("RESOURCE_NAMING_STRATEGY",), empty_counts=False,
+         help="AMD GPUs that are parted: one resource name for all, or one for each partition mode"),
+    _row(attr="pulse", flag="--pulse", default="", envs=("DEVICE_PLUGIN_PULSE",), **_AT_START,
+         idle="health is looked at every second, and told at once",
+         help="seconds between checks of AMD GPUs; without effect, they are looked at every second"),
     _row(attr="discovery_strategy", flag="--device-discovery-strategy",
          read=choice(DISCOVERY_STRATEGIES, "invalid --device-discovery-strategy option "), default="auto",
          choices=DISCOVERY_STRATEGIES, envs=("DEVICE_DISCOVERY_STRATEGY",), key="flags.deviceDiscoveryStrategy",
@@ -138,6 +146,8 @@ class PluginSettings:
     container_driver_root: str = "/driver-root"
     mps_root: str = ""
     shared_policy: str = "distributed"
+    naming_strategy: str = "single"
+    pulse: str = ""
     discovery_strategy: str = "auto"
     imex_channel_ids: tuple[int, ...] = ()
     imex_required: bool = False

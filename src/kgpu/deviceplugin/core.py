@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -31,8 +31,12 @@ from kgpu.formats.mps_folders import mps_control
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.formats.plugin_config_parse import parse_config
 from kgpu.hw.port import Accelerator, HardwareEvent, HardwareFinding, Inventory, Link, Problem
+from kgpu.hw.vendor import Affinity, vendor_of
 from kgpu.hw.verdicts import GpuVerdict
 from kgpu.kubelet.model import ContainerAllocation, DeviceState, PreferenceRequest
+
+if TYPE_CHECKING:
+    from kgpu.deviceplugin.weights import PairWeights
 
 
 class PluginCore:
@@ -60,6 +64,7 @@ class PluginCore:
         self.host = HostDevices()
         self.accelerators: tuple[Accelerator, ...] = memory.accelerators
         self.topology = GpuTopology((), ())
+        self.weights: PairWeights | None = None  # of vendors whose devices are chosen by them
         self.plan = ResourcePlan()
         self.health = DeviceHealth(illnesses=memory.illnesses)
         self.read = False  # whether an inventory or its failure is known
@@ -110,7 +115,14 @@ class PluginCore:
         self.accelerators, advice = roster.merge(self.accelerators, inventory)
         self._tell(advice)
         self.topology = self.topology.updated(self.accelerators, links)
+        self._weigh(links)
         self._observe(now)
+
+    def _weigh(self, links: Sequence[Link]) -> None:
+        if any(vendor_of(name).affinity is Affinity.WEIGHTS for name in self.vendors):
+            from kgpu.deviceplugin.weights import PairWeights
+
+            self.weights = (self.weights or PairWeights({}, {})).updated(self.accelerators, links)
 
     def unreadable(self, problem: HwError, now: float) -> None:
         """Apply that nothing can be read: every known device stays in the list as unhealthy."""
@@ -188,6 +200,11 @@ class PluginCore:
     # --- outputs ---
 
     @property
+    def vendors(self) -> tuple[str, ...]:
+        """The vendors of the accelerators that are known."""
+        return tuple(dict.fromkeys(gpu.vendor for gpu in self.accelerators))
+
+    @property
     def memory(self) -> PluginMemory:
         """What a later run needs to remember."""
         return replace(
@@ -230,7 +247,8 @@ class PluginCore:
     def prefer(self, name: str, request: PreferenceRequest) -> PreferredDevices:
         """Answer GetPreferredAllocation for the resource ``name``. Raises AllocationError."""
         assert self.settings is not None
-        return prefer(self._resource(name), request, self.topology, policy=self.settings.shared_policy)
+        policy = self.settings.shared_policy
+        return prefer(self._resource(name), request, self.topology, policy=policy, weights=self.weights)
 
     def _reason(self, unit: GpuUnit) -> str:
         """Why the unit is offered to no pod, "" if it is."""

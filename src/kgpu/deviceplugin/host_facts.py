@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 from kgpu.base.inotify import nearest_existing
@@ -16,7 +17,7 @@ from kgpu.formats.mps_folders import MPS_CONTAINER_ROOT, mps_control, read_serve
 from kgpu.formats.names import ENV_MPS_FOLDER
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.host.root import read_some
-from kgpu.hw.vendor import vendors
+from kgpu.hw.vendor import vendor_of
 
 GDS_NODE = "/dev/nvidia-fs0"
 MOFED_FOLDER = "/dev/infiniband"
@@ -24,8 +25,8 @@ GDRCOPY_NODE = "/dev/gdrdrv"
 MARK_BYTES = 65536
 
 
-def read_host_facts(settings: PluginSettings, *, simulated: bool = False) -> HostDevices:
-    """Look below the driver root where it is mounted here, and below ``/``.
+def read_host_facts(settings: PluginSettings, *, vendors: Collection[str] = (), simulated: bool = False) -> HostDevices:
+    """Look below the driver root where it is mounted here, and below ``/``, for the control nodes of these vendors.
 
     With ``simulated``, plain files count as device nodes: a simulated driver makes them if it may not make real ones.
     """
@@ -44,7 +45,7 @@ def read_host_facts(settings: PluginSettings, *, simulated: bool = False) -> Hos
 
     daemons = _mps_daemons(settings)
     return HostDevices(
-        control_nodes=tuple(path for vendor in vendors().values() for path in vendor.control_nodes if is_node(path)),
+        control_nodes=tuple(path for name in vendors for path in vendor_of(name).control_nodes if is_node(path)),
         imex_channels=tuple(channel for channel in settings.imex_channel_ids if is_node(IMEX_NODE.format(channel))),
         gds=is_node(GDS_NODE),
         mofed=any(os.path.isdir(root + MOFED_FOLDER) for root in roots),

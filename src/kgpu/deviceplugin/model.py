@@ -18,7 +18,8 @@ REPLICA_SEPARATOR = "::"
 class GpuUnit:
     """One GPU or one MIG device as hardware. ``vendor`` is a name of ``kgpu.hw.vendor``.
 
-    ``index`` is ``3`` or ``3:1``; ``profile`` is "" for a whole GPU. ``device_nodes`` are the paths that a container
+    ``index`` is ``3`` or ``3:1``; ``profile`` is "" for a whole GPU, and where GPUs are
+    parted by modes; ``mode`` is then such as ``cpx_nps4``. ``device_nodes`` are the paths that a container
     sees. ``gpu_instance`` and ``compute_instance`` are None for a whole GPU.
     """
 
@@ -29,6 +30,7 @@ class GpuUnit:
     vendor: str = NVIDIA
     model: str = ""
     profile: str = ""
+    mode: str = ""
     numa_node: int | None = None
     gpu_instance: int | None = None
     compute_instance: int | None = None

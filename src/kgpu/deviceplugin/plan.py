@@ -15,7 +15,7 @@ from kgpu.deviceplugin.model import GpuUnit, PluginDevice, PluginResource, Resou
 from kgpu.deviceplugin.shares import share
 from kgpu.formats.plugin_config import NamePattern
 from kgpu.hw.port import Accelerator
-from kgpu.hw.vendor import vendor_of
+from kgpu.hw.vendor import Cutting, vendor_of
 
 
 def plan(accelerators: Sequence[Accelerator], settings: PluginSettings) -> ResourcePlan:
@@ -101,6 +101,10 @@ def _offered_units(
 ) -> list[GpuUnit]:
     computing = (gpu for gpu in accelerators if gpu.name not in vendor_of(gpu.vendor).left_out)
     gpus = sorted(computing, key=lambda gpu: (gpu.index, gpu.uuid))
+    if gpus and vendor_of(gpus[0].vendor).cutting is Cutting.BY_MODE:
+        from kgpu.deviceplugin.modes import units_by_mode  # loaded only where there are such GPUs
+
+        return units_by_mode(gpus, settings, advice)
     if settings.mig_strategy == "none":
         return _units_none(gpus, advice)
     advice += [
@@ -191,6 +195,10 @@ def _first_match(rows: Sequence[NamePattern], text: str) -> str:
 def _resource_name(unit: GpuUnit, settings: PluginSettings, advice: list[Advice]) -> str:
     """The name of the unit's resource before sharing; "" with advice if none fits."""
     vendor = vendor_of(unit.vendor)
+    if vendor.cutting is Cutting.BY_MODE:
+        from kgpu.deviceplugin.modes import resource_by_mode
+
+        return _first_match(settings.gpus, unit.model) or resource_by_mode(unit, settings)
     if not unit.is_mig:
         return _first_match(settings.gpus, unit.model) or vendor.resource
     if named := _first_match(settings.mig, unit.profile):

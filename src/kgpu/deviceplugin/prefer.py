@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kgpu.base.errors import ConfigError
 from kgpu.deviceplugin.allocate import AllocationError
@@ -17,7 +18,11 @@ from kgpu.deviceplugin.plan import whole_gpu
 from kgpu.deviceplugin.topology import GpuTopology
 from kgpu.formats.names import GPU_RESOURCE
 from kgpu.hw.port import Inventory, Link
+from kgpu.hw.vendor import Affinity
 from kgpu.kubelet.model import PreferenceRequest
+
+if TYPE_CHECKING:
+    from kgpu.deviceplugin.weights import PairWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +35,12 @@ class PreferredDevices:
 
 
 def prefer(
-    resource: PluginResource, request: PreferenceRequest, topology: GpuTopology, *, policy: str
+    resource: PluginResource,
+    request: PreferenceRequest,
+    topology: GpuTopology,
+    *,
+    policy: str,
+    weights: PairWeights | None = None,
 ) -> PreferredDevices:
     """The choice for one container. Raises AllocationError if devices are too few or unknown."""
     known = resource.by_id
@@ -43,6 +53,8 @@ def prefer(
             )
     available = [known[wanted] for wanted in dict.fromkeys(request.available)]
     required = [known[wanted] for wanted in dict.fromkeys(request.must_include)]
+    if weights is not None and resource.vendor.affinity is Affinity.WEIGHTS:
+        return _weighed(resource, available, required, request.size, weights)
     whole = not any(device.unit.is_mig or device.is_replica for device in (*resource.devices, *available))
     if whole and all(topology.knows(device.unit.uuid) for device in available):
         return _aligned(available, required, request.size, topology)
@@ -79,6 +91,42 @@ def _aligned(
         if not alignment.exact:
             why = f"these GPUs are well connected; {len(by_uuid)} are too many to compare every way to split them"
     return PreferredDevices(ids=tuple(by_uuid[uuid] for uuid in alignment.uuids), score=alignment.score, why=why)
+
+
+def _weighed(
+    resource: PluginResource,
+    available: Sequence[PluginDevice],
+    required: Sequence[PluginDevice],
+    size: int,
+    weights: PairWeights,
+) -> PreferredDevices:
+    from kgpu.deviceplugin.weights import lightest  # loaded only where there are such GPUs
+
+    ids = {device.id for device in available}
+    _check_size(len(ids), [device.id for device in required], size)
+    if not {device.id for device in required} <= ids:
+        raise AllocationError(
+            "error getting list of preferred allocation devices: a required device is not available",
+            "required devices among the available ones",
+            "the kubelet then chooses by itself, or refuses the pod",
+        )
+    choice = lightest([device for device in resource.devices if device.id in ids], required, size, weights)
+    gpus = sorted({device.unit.gpu_index for device in choice.devices})
+    return PreferredDevices(
+        ids=tuple(device.id for device in choice.devices),
+        score=choice.weight,
+        why=f"the least sum of distances (parts of one GPU, XGMI, NUMA node) of {size} among {len(ids)} available"
+        f" devices; GPUs {', '.join(map(str, gpus))}" + ("" if choice.exact else "; not every choice was compared"),
+    )
+
+
+def _check_size(available: int, required: Sequence[str], size: int) -> None:
+    if size <= 0 or size > available or len(required) > size:
+        raise AllocationError(
+            "error getting list of preferred allocation devices: not enough available devices to satisfy allocation",
+            f"1 to {available} devices, of which {len(required)} are required; {size} are asked for",
+            "the kubelet then chooses by itself, or refuses the pod",
+        )
 
 
 def _spread(

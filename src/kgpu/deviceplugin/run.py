@@ -152,7 +152,7 @@ class _DevicePlugin:
             overrides=ctx.overrides,
             env=ctx.env,
             report=ctx.report,
-            facts=ctx.host_facts or (lambda settings: read_host_facts(settings, simulated=ENV_HW_STATE in ctx.env)),
+            facts=ctx.host_facts or self._host_facts,
             memory=memory,
             withdrawn=(lambda: ctx.orders.withdrawn if ctx.orders is not None else {}),
         )
@@ -173,6 +173,9 @@ class _DevicePlugin:
         self._cdi_problem: UserError | None = None
         self._state: tuple[bool, Reason, str] | None = None
         self._writing: set[asyncio.Task[Any]] = set()
+
+    def _host_facts(self, settings: PluginSettings) -> HostDevices:
+        return read_host_facts(settings, vendors=self._core.vendors, simulated=ENV_HW_STATE in self._ctx.env)
 
     async def run(self) -> None:
         first = await self._ctx.config.next(None)

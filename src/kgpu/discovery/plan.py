@@ -84,6 +84,7 @@ def plan(
         for group in _groups(gpus, settings, vendor, advice):
             labels |= _run(tables.GROUP_ROWS, group, prefix=group.resource)
         labels |= _model_labels(_models(gpus), vendor)
+        labels |= node_labels.more(view)
         if node_labels.rows:
             _note_node_oddities(view, advice)
     labels = retain(labels, last, view, advice)

@@ -18,11 +18,17 @@ NVIDIA_CONTROL_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia
 # The display card of a DGX Station, which the driver lists among the GPUs
 NVIDIA_DISPLAY_BOARDS: Final = frozenset({"DGX Display", "NVIDIA DGX Display"})
 
+# AMD's hardware
+AMD: Final = "amd"
+AMD_PCI_ID: Final = "1002"
+AMD_CONTROL_NODES: Final = ("/dev/kfd",)
+
 # Resources
 NVIDIA_DOMAIN: Final = "nvidia.com"
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 MIG_RESOURCE_PREFIX: Final = "nvidia.com/mig-"
 SHARED_SUFFIX: Final = ".shared"
+AMD_DOMAIN: Final = "amd.com"
 AMD_RESOURCE_PREFIX: Final = "amd.com/"
 AMD_GPU_RESOURCE: Final = "amd.com/gpu"
 GAUDI_RESOURCE: Final = "habana.ai/gaudi"
@@ -61,6 +67,7 @@ POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"  # on a cl
 CDI_DIR: Final = "/var/run/cdi"
 CDI_STATIC_DIR: Final = "/etc/cdi"
 CDI_PLUGIN_VENDOR: Final = "k8s.device-plugin.nvidia.com"
+CDI_PLUGIN_VENDOR_AMD: Final = "k8s.device-plugin.amd.com"
 CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"
 CDI_NVIDIA_KIND: Final = "nvidia.com/gpu"
 
@@ -334,6 +341,8 @@ JOB_INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 AMD_DEVICECONFIG_FINALIZER: Final = "amd.node.kubernetes.io/deviceconfig-finalizer"
 DOCTOR_API_VERSION: Final = "doctor.kgpu.dev/v1"
 HOST_FACTS_KEY: Final = "kgpu.dev/host-facts"  # begins the line of an agent's log that has its node's facts
+AMD_LABEL_PREFIX: Final = "amd.com/gpu."
+BETA_AMD_LABEL_PREFIX: Final = "beta.amd.com/gpu."
 LABEL_AMD_GPU_DEVICE_ID: Final = "amd.com/gpu.device-id"
 LABEL_AMD_GPU_FAMILY: Final = "amd.com/gpu.family"
 LABEL_AMD_GPU_PRODUCT_NAME: Final = "amd.com/gpu.product-name"

@@ -14,7 +14,7 @@ from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.suggest import did_you_mean
 from kgpu.hw.partitioning import GpuReset, Partitioner
 from kgpu.hw.port import Reader
-from kgpu.hw.vendor import Vendor, vendors
+from kgpu.hw.vendor import Vendor, vendor_names, vendor_of
 
 AUTO: Final = "auto"
 
@@ -32,13 +32,13 @@ def open_reader(
     events. Raises NoHardwareError when there is no driver, ConfigError on an unknown vendor.
     """
     root = driver_root or Path("/")
-    known = vendors()
+    known = vendor_names()
     if vendor != AUTO and vendor not in known:
         names = [AUTO, *known]
         hint = did_you_mean(vendor, names)
         what = f'there is no reader for vendor "{vendor}"{"; " if hint else ""}{hint}'
         raise ConfigError(what, f"one of: {', '.join(names)}", "choose one of them")
-    row = _found(root, list(known.values()) if vendor == AUTO else [known[vendor]])
+    row = _found(root, known if vendor == AUTO else [vendor])
     return row.open(root, deadline, poll)
 
 
@@ -48,14 +48,17 @@ def open_partitioner(*, driver_root: Path | None = None, reset: GpuReset) -> Par
     Raises NoHardwareError when there is no driver of GPUs that kgpu can cut.
     """
     root = driver_root or Path("/")
-    row = _found(root, [row for row in vendors().values() if row.partitioner is not None])
+    row = _found(root, vendor_names(), cuts=True)
     assert row.partitioner is not None, "others were left out"
     return row.partitioner(root, reset)
 
 
-def _found(root: Path, rows: Sequence[Vendor]) -> Vendor:
+def _found(root: Path, names: Sequence[str], *, cuts: bool = False) -> Vendor:
+    """The first vendor whose driver is there, of those whose GPUs kgpu can cut with ``cuts``; no other is imported."""
     missing: list[str] = []
-    for row in rows:
+    for row in map(vendor_of, names):
+        if cuts and row.partitioner is None:
+            continue
         places = row.missing(root)
         if not places:
             return row

@@ -91,7 +91,8 @@ class HardwareFinding(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A hardware slice of an accelerator (NVIDIA: a MIG device, that is one compute instance).
+    """A hardware slice of an accelerator (NVIDIA: a MIG device, that is one compute instance; AMD: a partition, of
+    which the first has the accelerator's own ``uuid``).
 
     ``index`` is ``"<gpu>:<position>"``. ``profile`` is the vendor's spelling, e.g. ``1g.10gb+me`` or ``1c.3g.40gb``.
     ``memory_mib`` and the engine counts are what the slice owns. ``device_nodes`` are absolute paths under the device
@@ -125,6 +126,8 @@ class Accelerator:
     ``vendor`` is a name of ``kgpu.hw.vendor``, ``index`` the driver's order, ``minor`` the number of its device node.
     ``pci_bus_id`` is ``0000:07:00.0`` (4-digit domain, lower case). ``pci_class`` is the 24-bit class, 0 when unknown.
     ``numa_node`` is None when unknown or negative. Memory is MiB. ``compute_capability`` is (major, minor).
+    ``mode`` is how a vendor's driver parts it, e.g. ``spx_nps1`` or ``cpx_nps4``; "" where it can't be parted so.
+    ``compute_units``, ``simds`` and ``target`` (90402 for gfx942) are AMD's; 0 when unknown.
     ``findings`` are about this device; a device with a LOST, HUNG or MISSING finding keeps its last known facts,
     but for ``recovery_action``, which is unknown then.
     """
@@ -144,6 +147,10 @@ class Accelerator:
     mig_capable: bool = False
     mig_enabled: bool = False
     mig_pending: bool = False
+    mode: str = ""
+    compute_units: int = 0
+    simds: int = 0
+    target: int = 0
     partitions: tuple[Partition, ...] = ()
     fabric_cluster: str = ""  # cluster uuid of the NVLink fabric, "" when not attached or not completed
     fabric_clique: int = 0

@@ -6,6 +6,7 @@ Components ask ``vendor_of(inventory.vendor)`` and import no vendor's package.
 
 from __future__ import annotations
 
+import enum
 import functools
 import importlib
 import pkgutil
@@ -15,9 +16,27 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 import kgpu.hw
+from kgpu.formats.names import NVIDIA
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.hw.partitioning import GpuReset, Partitioner
 from kgpu.hw.port import Reader
+
+FIRST = (NVIDIA,)
+"""Whose driver is looked for before all others': a processor's own graphics have a driver, too, beside such a card."""
+
+
+class Cutting(enum.StrEnum):
+    """How an accelerator of which there are slices is offered."""
+
+    BY_STRATEGY = "by-strategy"  # whole or by its slices, as the MIG strategy says
+    BY_MODE = "by-mode"  # by its slices alone, named as the naming strategy says: nothing runs on more than one
+
+
+class Affinity(enum.StrEnum):
+    """By what is judged which accelerators go together."""
+
+    LANES = "lanes"  # the most lanes and the nearest PCI ancestors
+    WEIGHTS = "weights"  # the least distance, with slices of one accelerator together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +46,14 @@ class Vendor:
     ``name`` is its package's, and what ``Inventory.vendor`` and ``--vendor`` say; ``title`` is for people.
     ``resource`` is a whole accelerator's resource name, below ``domain``; ``partition_resource(profile)`` is that of
     a slice with a profile in the vendor's spelling. ``visible_devices`` is the environment variable that names a
-    container's devices. ``cdi_vendor`` is the first half of the CDI kinds that the device plugin answers with.
-    ``control_nodes`` are device nodes that every container with a device needs. ``left_out`` are models of boards
-    that drive a monitor and compute nothing. ``pci_id`` is hex without 0x. ``driver_root`` is where a driver
-    container mounts its tree. ``sharing`` is what its devices can do. ``cdi_specs``: kgpu can write CDI specs for
-    them. ``missing(root)`` is empty when the driver is under ``root``, else the places looked at; ``open(root,
-    deadline, poll)`` is its reader, with seconds per call and between looks. ``partitioner(root, reset)`` cuts its
-    devices into slices; None if kgpu can't.
+    container's devices, "" where nothing reads one. ``cdi_vendor`` is the first half of the CDI kinds that the device
+    plugin answers with. ``control_nodes`` are device nodes that every container with a device needs. ``left_out`` are
+    models of boards that drive a monitor and compute nothing. ``pci_id`` is hex without 0x. ``driver_root`` is where a
+    driver container mounts its tree. ``sharing`` is what its devices can do. ``cdi_specs``: kgpu can write CDI specs
+    for them. ``nodes_suffice``: a container needs device nodes and no file of the driver, so that the kubelet's answer
+    alone gives it all, and a CDI spec has nothing else. ``missing(root)`` is empty when the driver is under ``root``,
+    else the places looked at; ``open(root, deadline, poll)`` is its reader, with seconds per call and between looks.
+    ``partitioner(root, reset)`` cuts its devices into slices; None if kgpu can't.
     """
 
     name: str
@@ -49,17 +69,24 @@ class Vendor:
     driver_root: str
     sharing: frozenset[SharingKind] = frozenset()
     cdi_specs: bool = False
+    nodes_suffice: bool = False
+    cutting: Cutting = Cutting.BY_STRATEGY
+    affinity: Affinity = Affinity.LANES
     missing: Callable[[Path], list[str]]
     open: Callable[[Path, float, float], Reader]
     partitioner: Callable[[Path, GpuReset], Partitioner] | None = None
 
 
 @functools.cache
+def vendor_names() -> tuple[str, ...]:
+    """The names of all vendors, in the order in which their drivers are looked for; none is imported."""
+    packages = {module.name for module in pkgutil.iter_modules(kgpu.hw.__path__) if module.ispkg}
+    return tuple(sorted(filter(_has, packages), key=lambda name: (name not in FIRST, name)))
+
+
 def vendors() -> Mapping[str, Vendor]:
-    """Every vendor by name, in the order of names."""
-    packages = sorted(module.name for module in pkgutil.iter_modules(kgpu.hw.__path__) if module.ispkg)
-    rows: list[Vendor] = [importlib.import_module(f"kgpu.hw.{name}.vendor").VENDOR for name in packages if _has(name)]
-    return {row.name: row for row in rows}
+    """Every vendor by name. It imports them all: what is about one vendor asks ``vendor_of``."""
+    return {name: vendor_of(name) for name in vendor_names()}
 
 
 def _has(package: str) -> bool:
@@ -69,6 +96,10 @@ def _has(package: str) -> bool:
     return PathFinder.find_spec(f"kgpu.hw.{package}.vendor", places) is not None
 
 
+@functools.cache
 def vendor_of(name: str) -> Vendor:
     """The vendor that an inventory, or an accelerator of it, names. Raises KeyError for a name that none has."""
-    return vendors()[name]
+    if name not in vendor_names():
+        raise KeyError(name)
+    row: Vendor = importlib.import_module(f"kgpu.hw.{name}.vendor").VENDOR
+    return row

@@ -21,6 +21,7 @@ from kgpu.hw.port import EventKind, Problem, TopologyLevel
 from kgpu.hw.simulator import mig, operate, processes
 from tests.child import child
 from tests.hw.contract import (
+    H100,
     PATIENCE,
     ReaderContract,
     problems,
@@ -32,6 +33,8 @@ from tests.hw.contract import (
 
 
 class SimulatedNode:
+    shape = H100
+
     def __init__(self, root) -> None:
         self.root = root
         self.reader = NvidiaReader(
@@ -46,6 +49,9 @@ class SimulatedNode:
 
     async def xid(self, gpu: int, code: int) -> None:
         operate.inject(self.root, "xid", gpu=gpu, xid=code)
+
+    async def report(self, gpu: int) -> None:
+        await self.xid(gpu, H100.code)
 
     async def slice(self, gpu: int, count: int) -> None:
         await asyncio.to_thread(mig.partition, self.root, gpu, ["1g.10gb"] * count)

@@ -8,6 +8,7 @@ from typing import Final
 
 from kgpu.formats import names
 from kgpu.formats.plugin_config import SharingKind
+from kgpu.formats.simulated import state_file
 from kgpu.hw import roots
 from kgpu.hw.partitioning import GpuReset, Partitioner
 from kgpu.hw.port import Reader
@@ -19,6 +20,8 @@ LOADER_CACHE: Final = "/etc/ld.so.cache"
 def _missing(root: Path) -> list[str]:
     if roots.find_library(str(root)):
         return []
+    if state_file(str(root)):  # a simulated machine has its own driver, or none of ours
+        return roots.library_candidates(str(root))
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     candidates = [os.path.join(folder, roots.LIBRARY) for folder in folders]
     if any(os.path.isfile(path) for path in candidates):

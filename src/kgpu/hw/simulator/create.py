@@ -19,7 +19,10 @@ import msgspec
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.formats import names
 from kgpu.formats.simulated import state_file
-from kgpu.hw.simulator import build, fill, profiles, tree
+from kgpu.hw.simulator import build, fill, machines, profiles, tree
+from kgpu.hw.simulator.amd import operate as amd
+from kgpu.hw.simulator.amd.node_file import is_amd
+from kgpu.hw.simulator.amd.profiles import AmdProfile
 from kgpu.hw.simulator.state import DriverState
 
 # Artifact of native/ -> where it goes under the root; {lib}: the library folder, {version}: the driver's.
@@ -40,7 +43,7 @@ LINKS: Final[Mapping[str, str]] = {
 
 
 def create_root(
-    profile: str | profiles.Profile,
+    profile: str | machines.AnyProfile,
     root: Path,
     *,
     gpus: int | None = None,
@@ -56,22 +59,27 @@ def create_root(
     Raises ConfigError (bad profile, folder in the way) or HwError (the libraries can't be built or files not made).
     """
     if isinstance(profile, str):
-        profile = profiles.load(profile, gpus=gpus, topology=topology)
-    if driver is not None:
+        profile = machines.load(profile, gpus=gpus, topology=topology)
+    if driver is not None and isinstance(profile, AmdProfile):
+        profile = amd.with_version(profile, driver)
+    elif driver is not None:
         version = profiles.convert(
             {"version": driver, "cuda": profile.driver.cuda}, profiles.DriverVersions, source="--driver"
         )
         profile = msgspec.structs.replace(profile, driver=version)
     target = Path(os.path.abspath(root))
     _check_target(target, force=force)
-    native = build.native_dir()
+    native = None if isinstance(profile, AmdProfile) else build.native_dir()
     inside = target.exists() and (os.path.ismount(target) or not os.access(target.parent, os.W_OK))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target if inside else target.parent))
         try:
             temporary.chmod(0o755)
-            _populate(temporary, profile, native, seed or "")
+            if isinstance(profile, AmdProfile):
+                amd.create(profile, temporary, seed=seed or "")
+            else:
+                _populate(temporary, profile, native or Path(), seed or "")
             (_move_entries if inside else _move)(temporary, target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -91,6 +99,8 @@ def library_path(root: Path) -> Path:
 
 def environment(root: Path) -> dict[str, str]:
     """What a process needs in its environment to use the simulated driver of ``root``."""
+    if is_amd(root):
+        return {names.ENV_HW_STATE: str(root / "state")}
     return {names.ENV_HW_STATE: str(root / "state"), "LD_LIBRARY_PATH": str(library_path(root))}
 
 

@@ -218,22 +218,18 @@ def load(profile: str, *, gpus: int | None = None, topology: Path | None = None)
     ``gpus`` (1-64) cuts or extends it, ``topology`` is a file in ``topology.TopologySpec``'s form or an
     ``nvidia-smi topo -m`` text; without ``gpus`` the node then has as many GPUs as that file. Raises ConfigError.
     """
-    if "/" in profile or profile.endswith((".yaml", ".yml")):
-        text, source, name = _read(Path(profile)), profile, Path(profile).stem
+    if is_file(profile):
+        text, source, name = read(Path(profile)), profile, Path(profile).stem
     elif profile in names():
         text = (resources.files("kgpu.hw.simulator") / "profiles" / f"{profile}.yaml").read_text()
         source, name = f"profile {profile}", profile
     else:
-        raise ConfigError(
-            f'no profile is named "{profile}"; {did_you_mean(profile, names())}'.removesuffix("; "),
-            f"one of: {', '.join(names())}",
-            "choose one (`kgpu lab hw list`), or give the path of a profile file",
-        )
+        raise unknown_profile(profile, names())
     base = parse(text, name=name, source=source)
     if gpus is not None and not 1 <= gpus <= 64:
         raise ConfigError(f"a node with {gpus} GPUs", "1 to 64", "choose another number with --gpus")
     if topology is not None:
-        shape = parse_topology(_read(topology), source=str(topology))
+        shape = parse_topology(read(topology), source=str(topology))
         if gpus is None and shape.count != len(base.gpus):
             gpus = shape.count
         base = msgspec.structs.replace(base, topology=shape)
@@ -322,11 +318,11 @@ def resolve_model(name: str, models: Mapping[str, dict[str, Any]], *, source: st
         chain.append(name)
         entry = dict(models[name])
         base = entry.pop("base", None)
-        merged = _merge(entry, merged)
+        merged = merge(entry, merged)
         if base is None:
             break
         if base == name and name in _builtin_models():  # a profile's model of the same name extends the built-in one
-            merged = _merge(_builtin_models()[name], merged)
+            merged = merge(_builtin_models()[name], merged)
             break
         name = str(base)
     model = convert(merged, Model, source=f"{source}: model {chain[0]}")
@@ -389,7 +385,8 @@ def _builtin_models() -> dict[str, dict[str, Any]]:
     return typed.convert(yaml.load(text, yaml.CSafeLoader), dict[str, dict[str, Any]])
 
 
-def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``under`` with ``over`` laid over it, sections key by key."""
     out = dict(under)
     for key, value in over.items():
         below = out.get(key)
@@ -397,7 +394,22 @@ def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _read(path: Path) -> str:
+def is_file(profile: str) -> bool:
+    """Whether a profile is a file's path, not a name."""
+    return "/" in profile or profile.endswith((".yaml", ".yml"))
+
+
+def unknown_profile(profile: str, known: tuple[str, ...]) -> ConfigError:
+    """The error about a name that no profile has."""
+    return ConfigError(
+        f'no profile is named "{profile}"; {did_you_mean(profile, known)}'.removesuffix("; "),
+        f"one of: {', '.join(known)}",
+        "choose one (`kgpu lab hw list`), or give the path of a profile file",
+    )
+
+
+def read(path: Path) -> str:
+    """A profile's or topology's text. Raises ConfigError."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)

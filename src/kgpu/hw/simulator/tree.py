@@ -53,14 +53,14 @@ def library_dir(root: Path) -> Path:
 def build(root: Path, view: Any, profile: Profile) -> None:
     """Make every file under ``root`` for a state that is already filled. Raises OSError as the system gives it."""
     for path, number, mode in device_nodes(view, profile):
-        _node(f"{root}/dev/{path}", number, mode)
-    _write(f"{root}/{kernel_log.PATH}", "")
+        make_node(f"{root}/dev/{path}", number, mode)
+    write(f"{root}/{kernel_log.PATH}", "")
     for relative, content in [*_procfs(view, profile), *_misc(profile)]:
-        _write(f"{root}/{relative}", content)
+        write(f"{root}/{relative}", content)
     _pci_tree(root, profile)
     if any(ARCHITECTURES[gpu.model.architecture] >= TURING for gpu in profile.gpus):
         for name in ("gsp_ga10x.bin", "gsp_tu10x.bin"):
-            _write(f"{root}/lib/firmware/nvidia/{profile.driver.version}/{name}", "simulated GSP firmware\n")
+            write(f"{root}/lib/firmware/nvidia/{profile.driver.version}/{name}", "simulated GSP firmware\n")
 
 
 def device_nodes(view: Any, profile: Profile) -> Iterator[tuple[str, tuple[int, int], int]]:
@@ -126,7 +126,7 @@ def symlink(link: Path, target: str) -> None:
     temporary.replace(link)
 
 
-def _node(path: str, number: tuple[int, int], mode: int) -> None:
+def make_node(path: str, number: tuple[int, int], mode: int) -> None:
     def make() -> None:
         try:
             os.mknod(path, mode | stat.S_IFCHR, os.makedev(*number))
@@ -137,7 +137,7 @@ def _node(path: str, number: tuple[int, int], mode: int) -> None:
     os.chmod(path, mode)
 
 
-def _write(path: str, content: str | bytes) -> None:
+def write(path: str, content: str | bytes) -> None:
     def make() -> None:
         with open(path, "wb", buffering=0) as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -248,8 +248,8 @@ def _pci_tree(root: Path, profile: Profile) -> None:
             f"PCI_SUBSYS_ID={subsystem & 0xFFFF:04X}:{subsystem >> 16:04X}\nPCI_SLOT_NAME={bus}",
         }
         for name, text in files.items():
-            _write(f"{root}/sys/{folder}/{name}", f"{text}\n")
-        _write(f"{root}/sys/{folder}/config", _config_space(device, subsystem, pci_class))
+            write(f"{root}/sys/{folder}/{name}", f"{text}\n")
+        write(f"{root}/sys/{folder}/config", _config_space(device, subsystem, pci_class))
         symlink(root / "sys/bus/pci/devices" / bus, f"../../../{folder}")
         symlink(root / "sys/bus/pci/drivers" / driver / bus, f"../../../../{folder}")
         symlink(root / "sys" / folder / "driver", f"../../../../bus/pci/drivers/{driver}")

@@ -109,9 +109,9 @@ class EmbeddedLab:
                 "add --operator, or leave out --driver container",
             )  # fmt: skip
         if self._first is not None and self._first.profile != CPU_PROFILE:
-            from kgpu.hw.simulator import profiles
+            from kgpu.hw.simulator import machines
 
-            profiles.load(self._first.profile, gpus=self._first.gpus)
+            machines.load(self._first.profile, gpus=self._first.gpus)
 
     def _start(self, old: EmbeddedState | None) -> EmbeddedState:
         # The port is reserved until the server listens, as other processes look for free ports, too.

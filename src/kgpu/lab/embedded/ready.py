@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import LabError
-from kgpu.formats.names import LABEL_GPU_PRODUCT, NVIDIA_DOMAIN
+from kgpu.formats.names import AMD_RESOURCE_PREFIX, LABEL_AMD_GPU_PRODUCT_NAME, LABEL_GPU_PRODUCT, NVIDIA_DOMAIN
 from kgpu.kube.port import NODES, KubeApi, Object
 from kgpu.lab import common
 from kgpu.lab.nodes import manage
 
 _POLL_S: Final = 0.1
+_RESOURCES: Final = (f"{NVIDIA_DOMAIN}/", AMD_RESOURCE_PREFIX)
+_PRODUCTS: Final = (LABEL_GPU_PRODUCT, LABEL_AMD_GPU_PRODUCT_NAME)
 
 
 def apply_lab_objects(kubeconfig: Path) -> None:
@@ -75,12 +77,12 @@ def lacking(node: Object | None, *, gpus: bool, boot: str = "") -> str:
     offered = [
         name
         for name, count in (status.get("allocatable") or {}).items()
-        if name.startswith(f"{NVIDIA_DOMAIN}/") and count != "0"
+        if name.startswith(_RESOURCES) and count != "0"
     ]
     if gpus and not offered:
         return "it offers no GPUs"
     labels = (node.get("metadata") or {}).get("labels") or {}
-    return "it has no GPU labels" if gpus and LABEL_GPU_PRODUCT not in labels else ""
+    return "it has no GPU labels" if gpus and not any(label in labels for label in _PRODUCTS) else ""
 
 
 def _tail(log: Path, lines: int = 8) -> str:

@@ -46,9 +46,9 @@ def make_hardware(spec: NodeSpec, root: Path) -> None:
 
 def prepare(spec: NodeSpec) -> None:
     """Read the profile once on the thread that reads others: see ``_one_at_a_time``. Raises ConfigError."""
-    from kgpu.hw.simulator import profiles
+    from kgpu.hw.simulator import machines
 
-    profiles.load(spec.profile, gpus=spec.gpus)
+    machines.load(spec.profile, gpus=spec.gpus)
 
 
 _one_at_a_time: Final = threading.Lock()

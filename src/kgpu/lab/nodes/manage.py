@@ -27,7 +27,7 @@ from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.base.files import write_atomic
 from kgpu.formats.mig_geometry import GEOMETRIES
-from kgpu.hw.simulator import profiles
+from kgpu.hw.simulator import machines, profiles
 from kgpu.lab import lock
 from kgpu.lab.common import FIRST_NODE
 from kgpu.lab.folders import kind_of
@@ -67,7 +67,7 @@ def place(lab: Path) -> tuple[Path, str]:
 
 def known_profiles() -> tuple[str, ...]:
     """Every profile that a node can have."""
-    return (*profiles.names(), CPU_PROFILE)
+    return (*machines.names(), CPU_PROFILE)
 
 
 def add(
@@ -84,7 +84,9 @@ def add(
     agent = agent and (light or not has_operator(nodes_dir(lab)))
     if not 1 <= count <= spec.MAX_NODES_AT_ONCE:
         raise LabError(f"{count} nodes", f"1 to {spec.MAX_NODES_AT_ONCE}", "give another --count")
-    shape = None if profile == CPU_PROFILE else profiles.load(profile, gpus=gpus)
+    shape = None if profile == CPU_PROFILE else machines.load(profile, gpus=gpus)
+    if shape is not None and not isinstance(shape, profiles.Profile):
+        _check_amd(profile, mig=mig, light=light, driver=driver)
     folder = nodes_dir(lab)
     prefix = name_prefix or re.sub(r"[^a-z0-9]+", "-", Path(profile).stem.lower()).strip("-")
     # A node that is just going away still has its folder.
@@ -99,7 +101,7 @@ def add(
         )
         for name in names
     ]  # fmt: skip
-    if shape is not None and mig:
+    if isinstance(shape, profiles.Profile) and mig:
         check_mig(specs[0], shape)
         with tempfile.TemporaryDirectory(prefix="kgpu-mig-") as trial:  # whether the slices have room
             agents.make_hardware(specs[0], Path(trial, "hw"))
@@ -141,6 +143,17 @@ def _held(lab: Path) -> Iterator[None]:
             lock.release_folder(lab)
             raise
         yield
+
+
+def _check_amd(profile: str, *, mig: Sequence[str], light: bool, driver: str) -> None:
+    """Raises LabError for what nodes with AMD GPUs do not have."""
+    for asked, what, instead in (
+        (mig, "a MIG layout", "`kgpu lab hw partition` on a node that is up"),
+        (light, "--light", "full nodes"),
+        (driver == spec.CONTAINER_DRIVER, "--driver container", "the driver on the host"),
+    ):
+        if asked:
+            raise LabError(f"{what} for a node with AMD GPUs ({profile:.80})", instead, "leave it out")
 
 
 def check_mig(node: NodeSpec, shape: profiles.Profile) -> None:

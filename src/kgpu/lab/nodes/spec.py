@@ -61,7 +61,12 @@ MACHINES: Final = {
     "hgx-h200": MachineSize(224, 2048, "hgx-h200"),
     "l4": MachineSize(48, 192, "g2-standard-48"),
     "l40s": MachineSize(128, 1024, "l40s-server"),
+    "mi210": MachineSize(256, 1024, "mi210-server"),
+    "mi250x": MachineSize(128, 512, "mi250x-server"),
+    "mi300x": MachineSize(384, 2304, "mi300x-server"),
+    "mi325x": MachineSize(256, 3072, "mi325x-server"),
     "t4": MachineSize(48, 192, "g4dn.12xlarge"),
+    "w7900": MachineSize(64, 256, "w7900-workstation"),
 }
 OTHER: Final = MachineSize(64, 512, "gpu-server")
 

@@ -1,0 +1,1 @@
+"""Simulated AMD GPUs: the files that the driver ``amdgpu`` shows of them."""
