@@ -46,6 +46,7 @@ from kgpu.formats.xid.action import WORDS
 from kgpu.formats.xid.buckets import GUIDANCE, RECOVERY
 from kgpu.formats.xid.catalogue import guidance, switch_guidance, sxids, xids
 from kgpu.health import config as health
+from kgpu.health.amdgpu_log import ROWS as AMDGPU_LINES
 from kgpu.health.settings import SOURCES as HEALTH_SOURCES
 from kgpu.host.engines import places
 from kgpu.hw.recovery import RECOVERY_ACTIONS
@@ -299,6 +300,10 @@ def _sxids() -> str:
     return _table(("SXid", "meaning", "class", "kgpu"), rows)
 
 
+def _amdgpu_lines() -> str:
+    return _table(("key", "meaning", "kgpu"), [(f"`{row.key}`", row.what, WORDS[row.action]) for row in AMDGPU_LINES])
+
+
 def _buckets() -> str:
     rows = [(f"`{bucket}`" if bucket else "none", WORDS[one.action], one.advice) for bucket, one in GUIDANCE.items()]
     return _table(("bucket", "kgpu", "advice"), rows)
@@ -378,6 +383,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "fields-provided": _provided,
     "xids": _xids,
     "sxids": _sxids,
+    "amdgpu-lines": _amdgpu_lines,
     "doctor-rules": _doctor_rules,
     "buckets": _buckets,
     "recovery-actions": _recovery,

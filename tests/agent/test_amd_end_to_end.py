@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.formats.names import AMD_GPU_RESOURCE
-from kgpu.hw.simulator import operate
+from kgpu.hw.simulator import kernel_log, operate
 from kgpu.hw.simulator.amd import operate as amd
 from tests.agent.test_end_to_end import SECONDS, Node
 
@@ -144,7 +144,22 @@ async def test_without_the_kfd_it_waits_and_says_why(node) -> None:
     hidden = node.root / "sys/class/kfd.gone"
     (node.root / "sys/class/kfd").rename(hidden)
     async with node.kubelet, node.agent(roles="deviceplugin") as agent:
-        await agent.ready("[-]deviceplugin waiting: the driver can't be read: the driver amdgpu is loaded without the KFD")
+        await agent.ready(
+            "[-]deviceplugin waiting: the driver can't be read: the driver amdgpu is loaded without the KFD"
+        )
         hidden.rename(node.root / "sys/class/kfd")
         await node.offered(8, AMD_GPU_RESOURCE)
+        await agent.end()
+
+
+async def test_an_uncorrectable_error_is_a_verdict_with_the_logs_line_and_ends_with_the_drivers_reset(node) -> None:
+    log = node.root / kernel_log.PATH
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.touch()
+    async with node.kubelet, node.agent("--host-root", str(node.root), roles="health") as agent:
+        operate.inject(node.root, "ecc", gpu=3)
+        await agent.logged("GPU 3 (0000:65:00.0): the driver asks for: reset")
+        await agent.logged("uncorrectable errors in its memory or logic (1 uncorrectable hardware errors detected in umc")
+        await agent.logged("amd-smi reset --gpureset")
+        assert "nvidia-smi" not in agent.log
         await agent.end()

@@ -124,6 +124,28 @@ def test_what_a_boot_has_ended(piped, capsys) -> None:
     assert "[over: before the last boot]" in capsys.readouterr().out
 
 
+AMD_LOG = b"""[    1.0] amdgpu 0000:c3:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block
+[    2.0] amdgpu 0000:83:00.0: amdgpu: 9 uncorrectable hardware errors detected in gfx block
+[    3.0] amdgpu 0000:83:00.0: amdgpu: GPU reset(1) succeeded!
+"""
+
+
+def test_errors_of_amd_gpus_and_what_a_reset_has_ended(piped, capsys) -> None:
+    piped(AMD_LOG)
+    assert main(["kgpu", "xid"]) == 3
+    said = capsys.readouterr().out
+    assert "GPU 0000:c3:00: reset the GPU" in said
+    assert "amd-smi reset" in said
+    assert "nvidia-smi" not in said
+    assert "[over: before the last boot or reset]" in said
+    piped(AMD_LOG)
+    assert main(["kgpu", "xid", "-o", "json"]) == 3
+    devices = json.loads(capsys.readouterr().out)["devices"]
+    assert [(device["pci"], device["action"], device["errors"][0]["key"], device["errors"][0]["over"]) for device in devices] == [
+        ("0000:c3:00", "reset-gpu", "ras-uncorrectable", False), ("0000:83:00", "ignore", "ras-uncorrectable", True),
+    ]  # fmt: skip
+
+
 def test_a_log_as_json(piped, capsys) -> None:
     piped(LOG.encode())
     assert main(["kgpu", "xid", "-o", "json"]) == 3
@@ -144,7 +166,7 @@ def test_errors_of_programs_are_nothing_for_the_node(piped, capsys) -> None:
 def test_a_log_without_any(data: bytes, piped, capsys) -> None:
     piped(data)
     assert main(["kgpu", "xid"]) == 0
-    assert capsys.readouterr().out == "no Xid, SXid or lost GPU in this log\n"
+    assert capsys.readouterr().out == "no Xid, SXid, lost GPU or error of amdgpu in this log\n"
 
 
 def test_an_empty_log_proves_nothing(piped, capsys) -> None:

@@ -191,7 +191,7 @@ def test_nvlinks_that_are_not_found(line: str) -> None:
 
 OTHERS = [
     "",
-    "amdgpu 0000:03:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=79",
+    "i915 0000:03:00.0: [drm] GPU HANG: ecode 12:1:85dffffb, in Xorg [79]",
     "amdgpu: NVRM: Xid (PCI:0000:03:00): 79",
     "habanalabs hl0: Xid (PCI:0000:03:00): 79",
     "pcieport 0000:00:01.0: PCIe Bus Error: severity=Corrected, type=Physical Layer",

@@ -213,6 +213,7 @@ def xids_in(lines: Iterable[str]) -> tuple[Xid, ...]:
         )
         for device in summarise(read_lines(lines)).devices
         for row in device.rows
+        if not row.key
     )  # fmt: skip
 
 

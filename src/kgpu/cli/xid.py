@@ -37,14 +37,15 @@ _COLORS: Final = {"info": "green", "warning": "yellow", "error": "red"}
     "--log",
     default="",
     metavar="FILE",
-    help="Explain every Xid of this kernel log. Standard input (-) is read when something is piped in.",
+    help="Explain every error of a GPU in this kernel log. Standard input (-) is read when something is piped in.",
 )
 @click.option("--driver", default="", metavar="VERSION", help="The driver's version: newer ones give own verdicts.")
 @output_option()
 def xid(*, codes: tuple[str, ...], listed: bool, log: str, driver: str, output: str) -> None:  # fmt: skip
-    """Explain Xids of NVIDIA GPUs and SXids of NVSwitches: meaning, cause, and what to do.
+    """Explain Xids of NVIDIA GPUs, SXids of NVSwitches, and errors of AMD GPUs: meaning, cause, and what to do.
 
-    Give numbers, or a kernel log in any form (dmesg, syslog, journalctl -k, /dev/kmsg). Exit code 3 when a GPU in the
+    Give numbers, or a kernel log in any form (dmesg, syslog, journalctl -k, /dev/kmsg), in which errors of AMD GPUs
+    are found, too: their driver has no numbers. Exit code 3 when a GPU in the
     log has to be looked at, reset, replaced, or its node rebooted; 0 when nothing is to be done on the node.
     """
     major = _major(driver)
@@ -233,8 +234,8 @@ def document(report: LogReport) -> dict[str, Any]:
                 "driverVerdict": device.recovery or None,
                 "errors": [
                     {
-                        "kind": str(row.kind), "code": row.code, "meaning": row.what, "count": row.count,
-                        "first": row.first, "last": row.last, "action": str(row.guidance.action),
+                        "kind": str(row.kind), "code": row.code, "key": row.key, "meaning": row.what,
+                        "count": row.count, "first": row.first, "last": row.last, "action": str(row.guidance.action),
                         "severity": str(row.guidance.severity), "nvidia": row.bucket, "gpuInstance": row.gpu_instance,
                         "computeInstance": row.compute_instance, "over": row.over, "processes": row.processes,
                         "text": row.text,
@@ -260,7 +261,7 @@ def _report(report: LogReport) -> list[str]:
         ]  # fmt: skip
     if report.left_out:
         lines += [f"{report.left_out} more lines are not shown: too many different ones", ""]
-    return lines[:-1] or ["no Xid, SXid or lost GPU in this log"]
+    return lines[:-1] or ["no Xid, SXid, lost GPU or error of amdgpu in this log"]
 
 
 def _device(device: LogDevice) -> list[str]:
@@ -275,12 +276,13 @@ def _device(device: LogDevice) -> list[str]:
     lines = [head]
     for row in device.rows:
         place = "" if row.gpu_instance is None else f" in GPU instance {row.gpu_instance}"
-        number = f"{'SXid' if row.kind == 'sxid' else 'Xid'} {row.code}"
+        number = row.key or f"{'SXid' if row.kind == 'sxid' else 'Xid'} {row.code}"
         times = f"{row.count} times" if row.count > 1 else "once"
         when = f", {row.first}" if row.first else ""
         when += f" to {row.last}" if row.count > 1 and row.last and row.last != row.first else ""
         by = f" by {', '.join(row.processes)}" if row.processes else ""
-        calls = "over: before the last boot" if row.over else WORDS[row.guidance.action]
+        over = "over: before the last boot" + (" or reset" if row.key else "")
+        calls = over if row.over else WORDS[row.guidance.action]
         lines.append(f"  {number:<10} {row.what}{place}: {times}{when}{by} [{calls}]")
     if what.action.rank:
         lines.append(f"  to do: {what.advice}")

@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from kgpu.formats.names import AMD
 from kgpu.formats.xid import catalogue
 from kgpu.formats.xid.action import WORDS, Action
 from kgpu.formats.xid.buckets import GUIDANCE, RECOVERY, UNKNOWN, Bucket, bucket_key
 
 RESET: Final = bucket_key(Bucket.RESET_GPU)
 REBOOT: Final = bucket_key(Bucket.RESTART_BM)
+RESTART_APP: Final = bucket_key(Bucket.RESTART_APP)
 RESTART_FABRIC_MANAGER: Final = bucket_key(Bucket.RESTART_FM)
 RESET_LINK: Final = bucket_key(Bucket.WORKFLOW_NVLINK_ERR)
 LINK_SIGNAL: Final = bucket_key(Bucket.INVESTIGATE_LINK_SI)
+RESET_AMD: Final = "check/reset-amd"
 REPLACE: Final = "check/replace"
 RESET_WHEN_IDLE: Final = "check/reset-when-idle"
 SEAT: Final = "check/seat"
@@ -30,6 +33,7 @@ CUDA: Final = "check/cuda"
 NOTHING: Final = "check/nothing"
 
 CHECKS: Final[Mapping[str, str]] = {
+    RESET_AMD: "give the GPU no new work, let its pods go, reset it (`amd-smi reset --gpureset --gpu GPU`), test it",
     REPLACE: "drain the GPU, run the vendor's diagnostics and have it replaced",
     RESET_WHEN_IDLE: "reset the GPU when it is idle; what runs on it may go on until then",
     SEAT: "have the card's seat, riser and slot checked; it is slower until then",
@@ -37,12 +41,21 @@ CHECKS: Final[Mapping[str, str]] = {
     POWER: "check the power supplies and the rack's power limit",
     SPARE_ROWS: "plan to replace the GPU: few spare rows are left",
     DOWN_LINKS: "look for NVLinks that are down",
-    KERNEL_LOG: "read the kernel log's NVRM lines",
-    KERNEL_LOG_OR_RESET: "read the kernel log's NVRM lines; reset the GPU if it goes on",
+    KERNEL_LOG: "read the driver's lines in the kernel log",
+    KERNEL_LOG_OR_RESET: "read the driver's lines in the kernel log; reset the GPU if it goes on",
     CUDA: "see `kgpu validate`",
     NOTHING: "nothing: the driver asks for nothing",
 }
 """What follows from readings; what follows from an Xid, an SXid or the driver's own verdict is in the catalogue."""
+
+
+OF_VENDOR: Final[Mapping[str, Mapping[str, str]]] = {AMD: {RESET: RESET_AMD, RESET_LINK: RESET_AMD}}
+"""Keys that stand for another vendor's program, and what takes their place."""
+
+
+def of_vendor(key: str, vendor: str) -> str:
+    """The key for a GPU of this vendor."""
+    return OF_VENDOR.get(vendor, {}).get(key, key)
 
 
 def configured(action: Action) -> str:

@@ -1,4 +1,6 @@
-"""What one Xid or SXid calls for by itself: catalogue, the words of NVLink errors, and what the config says instead."""
+"""What one error calls for by itself: catalogue, the words of NVLink errors, rows of lines without a number, and what
+the config says instead.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from kgpu.formats.gpu_remedies import configured
 from kgpu.formats.xid import nvlink
 from kgpu.formats.xid.buckets import GUIDANCE, RECOVERY, Guidance
 from kgpu.formats.xid.catalogue import guidance, short_name, switch_guidance, sxids
+from kgpu.health.amdgpu_log import BY_KEY
 from kgpu.health.config import HealthConfig
 from kgpu.health.model import EvidenceSource, Fault, GpuEvidence
 
@@ -17,6 +20,8 @@ MAX_TEXT: Final = 200
 
 def evidence_of(fault: Fault, config: HealthConfig) -> GpuEvidence | None:
     """The evidence, or None when the config says to ignore it."""
+    if fault.key:
+        return _of_line(fault, config)
     if fault.code in (config.ignore_sxids if fault.sxid else config.ignore_xids):
         return None
     source = EvidenceSource.SXID if fault.sxid else EvidenceSource.XID
@@ -38,6 +43,16 @@ def evidence_of(fault: Fault, config: HealthConfig) -> GpuEvidence | None:
         gpu_instance=fault.gpu_instance,
         compute_instance=fault.compute_instance,
     )
+
+
+def _of_line(fault: Fault, config: HealthConfig) -> GpuEvidence | None:
+    row = BY_KEY.get(fault.key)
+    if row is None or EvidenceSource.LOG in config.ignore_checks:
+        return None
+    return GpuEvidence(
+        source=EvidenceSource.LOG, key=row.key, what=row.what, action=row.action, remedy_key=row.remedy_key,
+        severity=row.severity, first=fault.at, last=fault.at, text=one_line(fault.text, MAX_TEXT),
+    )  # fmt: skip
 
 
 def xid_guidance(code: int, text: str = "", recovery: str = "") -> tuple[Guidance, str]:

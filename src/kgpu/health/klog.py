@@ -1,4 +1,5 @@
-"""Reads what the NVIDIA drivers write to the kernel log: Xids, SXids, lost GPUs, and which UUID is at which address.
+"""Reads what GPU drivers write to the kernel log: NVIDIA's Xids, SXids, lost GPUs, and which UUID is at which address;
+AMD's lines by the rows of ``amdgpu_log``.
 
 Takes records of ``/dev/kmsg`` and lines of dmesg, syslog and the journal. Total and bounded: any bytes give an answer,
 no line costs more than its first ``MAX_LINE`` characters, and nothing but the drivers' own lines is taken for one. In a
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from kgpu.health import amdgpu_log
 from kgpu.hw.recovery import RECOVERY_ACTIONS
 
 MAX_LINE: Final = 8192
@@ -70,7 +72,8 @@ _PREFIX: Final = re.compile(
     r"(?:<(?P<priority>[0-9]{1,3})>)?"
     r"(?:[a-z]{1,8} {0,4}: ?[a-z]{1,8} {0,4}: )?"
     r"(?:(?P<when>(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.,]{8,20}(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
-    r"|[A-Z][a-z]{2} {1,2}[0-9]{1,2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?)) (?:[^\s:]{1,253} )?"
+    r"|[A-Z][a-z]{2} {1,2}[0-9]{1,2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?)) "
+    r"(?:(?!amdgpu [0-9a-f]{4,8}:)[^\s:]{1,253} )?"
     r"(?:kernel(?:\[[0-9]{1,10}\])?: ?)?|kernel: ?)?"
     r"(?:\[ {0,8}(?P<clock>[^\[\]\n]{1,40})\] {0,4})?"
 )
@@ -89,6 +92,8 @@ class LineKind(enum.StrEnum):
     DETAIL = "detail"  # a line that follows an SXid and repeats its number: no error of its own
     IDENTITY = "identity"  # which UUID is at which address
     NVLINK_STUCK = "nvlink-stuck"  # the driver can't find its NVLinks; names no GPU
+    DRIVER = "driver"  # an error that the driver has no number for: ``key`` tells which
+    RESET = "reset"  # the driver has reset the GPU
     BOOT = "boot"  # the kernel's first line: what comes before is from an earlier boot
 
 
@@ -99,7 +104,8 @@ class LogEvent:
     ``pci`` is ``0000:04:00`` (domain 0000 where the line has none; lower case), "" where the line names no device.
     ``pid`` is None for "unknown". ``text`` is what follows, "" for none; it is shown, never trusted. ``recovery`` is an
     Xid 154's verdict in the words of ``kgpu.hw.port``, "" for all others. ``implied``: the line has no number, but
-    it is known which it would be. ``when`` is the time as it was written before the message.
+    it is known which it would be. ``key`` is a row's of ``amdgpu_log``. ``when`` is the time as it was written before
+    the message.
     """
 
     kind: LineKind
@@ -116,6 +122,7 @@ class LogEvent:
     uuid: str = ""
     recovery: str = ""
     implied: bool = False
+    key: str = ""
     when: str = ""
 
 
@@ -170,7 +177,7 @@ def parse_message(message: str) -> LogEvent | None:
     if _BOOT.match(message):
         return LogEvent(kind=LineKind.BOOT)
     if not _STARTS.match(message):
-        return None
+        return _amdgpu(message)
     for pattern, make in ((_XID, _xid), (_SXID, _sxid), (_LOST, _lost), (_UUID, _identity)):
         hit = pattern.match(message)
         if hit is not None:
@@ -293,6 +300,14 @@ def _sxid(hit: re.Match[str]) -> LogEvent | None:
 
 def _lost(hit: re.Match[str]) -> LogEvent:
     return LogEvent(kind=LineKind.XID, code=LOST_XID, pci=_pci(hit), text="GPU has fallen off the bus", implied=True)
+
+
+def _amdgpu(message: str) -> LogEvent | None:
+    line = amdgpu_log.parse(message)
+    if line is None:
+        return None
+    kind = LineKind.DRIVER if line.key else LineKind.RESET
+    return LogEvent(kind=kind, key=line.key, pci=line.pci, text=line.text)
 
 
 def _identity(hit: re.Match[str]) -> LogEvent:

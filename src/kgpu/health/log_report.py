@@ -12,9 +12,11 @@ from typing import BinaryIO, Final
 
 from kgpu.base.advice import Severity
 from kgpu.base.printable import one_line
-from kgpu.formats.xid.action import Action
+from kgpu.formats.gpu_remedies import words
+from kgpu.formats.xid.action import CURED_BY_RESET, Action
 from kgpu.formats.xid.buckets import RECOVERY, Bucket, Guidance
 from kgpu.formats.xid.catalogue import switch_guidance, sxids, xids
+from kgpu.health.amdgpu_log import BY_KEY
 from kgpu.health.faults import xid_guidance
 from kgpu.health.klog import MAX_LINE, LineKind, LogEvent
 
@@ -30,10 +32,11 @@ WORSE: Final = frozenset({64, 95})
 
 @dataclass(slots=True, kw_only=True)
 class LogRow:
-    """One Xid or SXid on one device or on one slice of it."""
+    """One Xid, SXid or line without a number, of ``key``, on one device or on one slice of it."""
 
     kind: LineKind
     code: int
+    key: str = ""
     what: str
     guidance: Guidance
     bucket: str
@@ -97,6 +100,7 @@ def summarise(events: Iterable[LogEvent]) -> LogReport:
     implied: list[tuple[int, LogEvent]] = []
     booted = 0
     uuids: dict[str, str] = {}
+    resets: dict[str, int] = {}
     for position, event in enumerate(events, 1):
         if event.kind is LineKind.BOOT:
             booted, report.stuck = position, 0
@@ -108,7 +112,9 @@ def summarise(events: Iterable[LogEvent]) -> LogReport:
         elif event.implied:
             if len(implied) < MAX_ROWS:
                 implied.append((position, event))
-        elif event.kind in {LineKind.XID, LineKind.SXID}:
+        elif event.kind is LineKind.RESET:
+            resets[event.pci] = position
+        elif event.kind in {LineKind.XID, LineKind.SXID, LineKind.DRIVER}:
             if event.code == LOST_XID:
                 numbered.add(event.pci)
             _count(report, devices, rows, event, position)
@@ -121,7 +127,8 @@ def summarise(events: Iterable[LogEvent]) -> LogReport:
         if device.told_at <= booted:
             device.recovery = ""
         for row in device.rows:
-            row.over = row.position <= booted
+            cured = row.kind is LineKind.DRIVER and row.guidance.action in CURED_BY_RESET
+            row.over = row.position <= max(booted, resets.get(device.pci, 0) if cured else 0)
         device.rows.sort(key=lambda row: (-row.guidance.action.rank, row.code))
     report.devices = sorted(devices.values(), key=lambda device: (-device.guidance.action.rank, device.pci))
     return report
@@ -144,7 +151,7 @@ def _count(
             return
         device = devices.setdefault((event.pci, kind), LogDevice(pci=event.pci, kind=kind))
         row = rows[key] = LogRow(
-            kind=event.kind, code=event.code, what=what, guidance=guidance, bucket=bucket,
+            kind=event.kind, code=event.code, key=event.key, what=what, guidance=guidance, bucket=bucket,
             gpu_instance=event.gpu_instance, compute_instance=event.compute_instance, first=event.when,
         )  # fmt: skip
         device.rows.append(row)
@@ -166,6 +173,9 @@ def _meaning(event: LogEvent) -> tuple[Guidance, str, str]:
         switch_row = sxids().get(event.code)
         what = switch_row.what if switch_row else f"{'fatal' if event.fatal else 'not fatal'}, not in the guide"
         return switch_guidance(event.code, fatal=event.fatal), what, str(switch_row.bucket if switch_row else "")
+    if event.kind is LineKind.DRIVER:
+        line = BY_KEY[event.key]
+        return Guidance(line.action, line.severity, words(line.remedy_key), line.remedy_key), line.what, ""
     guidance, what = xid_guidance(event.code, event.text, event.recovery)
     if event.recovery == "none":
         guidance = Guidance(Action.IGNORE, Severity.INFO, "nothing: the driver asks for nothing any more")

@@ -24,6 +24,7 @@ class EvidenceSource(enum.StrEnum):
     DRIVER = "driver"  # lost, hung, missing: what the reader found
     XID = "xid"
     SXID = "sxid"
+    LOG = "driver-log"  # what the driver says in the kernel log without a number
     ECC = "ecc"
     ROWS = "remapped-rows"
     PAGES = "retired-pages"
@@ -32,6 +33,9 @@ class EvidenceSource(enum.StrEnum):
     THROTTLE = "throttle"
     TEMPERATURE = "temperature"
     FABRIC = "fabric"
+
+
+_NUMBERED: Final = frozenset({EvidenceSource.XID, EvidenceSource.SXID})
 
 
 class GpuEvidence(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy_key": "remedy"}):
@@ -59,11 +63,13 @@ class GpuEvidence(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy_key
     compute_instance: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.remedy_key and self.source in {
-            EvidenceSource.XID,
-            EvidenceSource.SXID,
-        }:  # as an earlier kgpu has written it down
+        if not self.remedy_key and self.source in _NUMBERED:  # as an earlier kgpu has written it down
             msgspec.structs.force_setattr(self, "remedy_key", f"{self.source}/{self.key}")
+
+    @property
+    def number(self) -> int | None:
+        """The Xid's or SXid's number, None for anything else."""
+        return int(self.key) if self.source in _NUMBERED and self.key.isdecimal() else None
 
     @property
     def remedy(self) -> str:
@@ -85,16 +91,17 @@ class GpuEvidence(msgspec.Struct, frozen=True, kw_only=True, rename={"remedy_key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """An Xid or SXid as it was reported, from the kernel log or the driver's events.
+    """An error as the kernel log or the driver's events tell it: an Xid, an SXid, or a line without a number.
 
-    ``code`` is the number. ``text`` is what the log says after it, "" from the driver's events. For SXids ``fatal`` is
-    the log's own word; ``link`` is the NVLink that the line names. ``recovery`` is what an Xid 154 says, as in
-    ``HealthReading``.
+    ``code`` is the number, and ``key`` a row's of ``amdgpu_log`` where there is none. ``text`` is what the log says
+    after it, "" from the driver's events. For SXids ``fatal`` is the log's own word; ``link`` is the NVLink that the
+    line names. ``recovery`` is what an Xid 154 says, as in ``HealthReading``.
     """
 
     code: int
     at: float
     sxid: bool = False
+    key: str = ""
     text: str = ""
     fatal: bool | None = None
     link: int | None = None

@@ -6,12 +6,16 @@ kernel log names has its address as its name until the driver lists a GPU there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from msgspec import structs
+
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.printable import one_line
+from kgpu.formats.gpu_remedies import OF_VENDOR, of_vendor
+from kgpu.formats.names import NVIDIA
 from kgpu.formats.xid.action import Action
 from kgpu.health import plan
 from kgpu.health.config import HealthConfig
@@ -21,6 +25,7 @@ from kgpu.health.model import FOREVER, EvidenceSource, Fault, HealthReading, Hea
 from kgpu.health.readings import reading_of
 from kgpu.health.recall import merged
 from kgpu.hw.port import Accelerator, EventKind, HardwareEvent, Inventory
+from kgpu.hw.vendor import vendor_of
 
 MAX_GPUS: Final = 64
 MAX_STRANGERS: Final = 8
@@ -36,7 +41,7 @@ class HistoryNote:
 
     at: float
     gpu: str
-    kind: str  # xid | sxid | verdict | order | gpu
+    kind: str  # xid | sxid | driver | verdict | order | gpu
     name: str = ""
     action: str = ""
     text: str = ""
@@ -70,6 +75,7 @@ class NodeHealth:
     _last: dict[tuple[str, str], tuple[float, bool]] = field(default_factory=dict)
     _told: dict[str, tuple[Action, str, str]] = field(default_factory=dict)
     _absent: set[str] = field(default_factory=set)
+    _vendor: str = NVIDIA
 
     # --- inputs ---
 
@@ -98,7 +104,7 @@ class NodeHealth:
 
     def inventory(self, inventory: Inventory, values: Mapping[str, Mapping[str, Any]], at: float) -> None:
         """Apply a reading: the GPUs that the driver lists, with their telemetry by uuid."""
-        driver = _major(inventory.driver_version)
+        driver, self._vendor = _major(inventory.driver_version), inventory.vendor
         self.gpus = {gpu.uuid: gpu for gpu in inventory.accelerators[:MAX_GPUS]}
         for gpu in self.gpus.values():
             memory = replace(self._adopted(gpu), index=gpu.index, driver=driver)
@@ -137,10 +143,8 @@ class NodeHealth:
                     name,
                     Fault(code=line.code, at=at, sxid=True, text=line.text, fatal=line.fatal, link=line.link),
                 )  # fmt: skip
-        elif line.kind is LineKind.XID:
-            name = self._at(line.pci)
-            if name:
-                self._xid(name, line, at)
+        elif name := self._at(line.pci) if line.kind in _OF_ONE_GPU else "":
+            _OF_ONE_GPU[line.kind](self, name, line, at)
 
     def order(self, order: HealthOrder) -> tuple[str, ...]:
         """Carry out an order; return the GPUs that it concerned."""
@@ -169,6 +173,7 @@ class NodeHealth:
         for name in sorted(self.memories, key=lambda name: (_order(self.memories[name]), name)):
             before = self.memories[name].action
             self.memories[name], verdict = plan.judge(self.memories[name], self.config, now)
+            verdict = _of_vendor(verdict, self._vendor)
             if name in self.gpus or self._is_of_now(name):
                 verdicts[name] = verdict
                 self._news(name, verdict, before, now)
@@ -230,6 +235,20 @@ class NodeHealth:
             ),
         )  # fmt: skip
 
+    def _driver_line(self, name: str, line: LogEvent, at: float) -> None:
+        fault = Fault(code=0, key=line.key, at=at, text=line.text)
+        self.memories[name] = plan.on_fault(self.memories[name], fault, self.config)
+        self._note(name, line, line.key, at)
+
+    def _driver_reset(self, name: str, line: LogEvent, at: float) -> None:
+        """Not of an earlier boot, and nothing that has come since is over by it."""
+        if at >= self.booted_at:
+            self.memories[name] = plan.on_reset(self.memories[name], at)
+        self._note(name, line, RESET, at)
+
+    def _note(self, name: str, line: LogEvent, word: str, at: float) -> None:
+        self.notes.append(HistoryNote(at=at, gpu=name, kind="driver", name=word, text=one_line(line.text, MAX_TEXT)))
+
     def _fault(self, name: str, fault: Fault) -> None:
         memory = self.memories.get(name)
         if memory is None:
@@ -273,7 +292,7 @@ class NodeHealth:
                 f"{self.title(name)} was here before the last boot, and the driver does not list it now",
                 "every GPU is expected to come back",
                 "GPUAbsent",
-                "nothing if it was taken out; otherwise look for it with `lspci -d 10de:`",
+                f"nothing if it was taken out; otherwise look for it with `lspci -d {vendor_of(self._vendor).pci_id}:`",
             )
 
     def _news(self, name: str, verdict: HealthVerdict, former: Action, now: float) -> None:
@@ -301,6 +320,14 @@ class NodeHealth:
         )
 
 
+def _of_vendor(verdict: HealthVerdict, vendor: str) -> HealthVerdict:
+    """The verdict with this vendor's own programs in what is to be done."""
+    if vendor not in OF_VENDOR:
+        return verdict
+    evidence = tuple(structs.replace(fact, remedy_key=of_vendor(fact.remedy_key, vendor)) for fact in verdict.evidence)
+    return replace(verdict, evidence=evidence, remedy_key=of_vendor(verdict.remedy_key, vendor))
+
+
 def _told_of(memory: RememberedGpu, fault: Fault) -> tuple[float, bool]:
     """When an earlier run last saw the same fault, and whether it had the log's text."""
     source = EvidenceSource.SXID if fault.sxid else EvidenceSource.XID
@@ -325,3 +352,10 @@ def _order(memory: RememberedGpu) -> int:
 
 def _is_meant(word: str, name: str, memory: RememberedGpu) -> bool:
     return word in {"all", name, name.removeprefix(ADDRESS)} or (memory.index is not None and word == str(memory.index))
+
+
+_OF_ONE_GPU: Final[Mapping[LineKind, Callable[[NodeHealth, str, LogEvent, float], None]]] = {
+    LineKind.XID: NodeHealth._xid,
+    LineKind.DRIVER: NodeHealth._driver_line,
+    LineKind.RESET: NodeHealth._driver_reset,
+}

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from kgpu.base.advice import Severity
 from kgpu.formats import gpu_remedies as remedies
-from kgpu.formats.xid.action import Action
+from kgpu.formats.xid.action import CURED_BY_RESET, Action
 from kgpu.formats.xid.buckets import RECOVERY
 from kgpu.formats.xid.catalogue import reports_recovery
 from kgpu.health import checks
@@ -50,7 +50,7 @@ _SEVERITIES: Final = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 def on_fault(memory: RememberedGpu, fault: Fault, config: HealthConfig) -> RememberedGpu:
-    """The memory after an Xid or SXid. Older than the last boot it only counts as an episode."""
+    """The memory after an error. Older than the last boot it only counts as an episode."""
     if fault.code == RECOVERY_XID and not fault.sxid:
         return _on_recovery_line(memory, fault, config)
     evidence = evidence_of(fault, config)
@@ -80,7 +80,12 @@ def on_fault(memory: RememberedGpu, fault: Fault, config: HealthConfig) -> Remem
 def counted(memory: RememberedGpu, fault: Fault) -> RememberedGpu:
     """The memory with one more of this Xid, whatever it is worth; not with one from before the boot."""
     key = str(fault.code) if fault.gpu_instance is None else f"{fault.code}@{fault.gpu_instance}"
-    if fault.sxid or fault.at < memory.booted_at or (key not in memory.xids and len(memory.xids) >= MAX_XIDS):
+    if (
+        fault.sxid
+        or fault.key
+        or fault.at < memory.booted_at
+        or (key not in memory.xids and len(memory.xids) >= MAX_XIDS)
+    ):
         return memory
     return replace(memory, xids={**memory.xids, key: memory.xids.get(key, 0) + 1})
 
@@ -133,10 +138,9 @@ def on_reading(memory: RememberedGpu, reading: HealthReading, config: HealthConf
 
 def on_reset(memory: RememberedGpu, at: float) -> RememberedGpu:
     """The GPU was reset at ``at``: what a reset cures is over."""
-    cured = {Action.RESET_GPU, Action.DRAIN, Action.RESTART_APP}
     return replace(
         memory,
-        events=tuple(one for one in memory.events if one.last >= at or one.action not in cured),
+        events=tuple(one for one in memory.events if one.last >= at or one.action not in CURED_BY_RESET),
         samples=(),
         recovery="none" if memory.recovery in RECOVERY else memory.recovery,
     )
@@ -260,7 +264,7 @@ def _counts(condition: CheckState, memory: RememberedGpu) -> bool:
 def _in_context(event: GpuEvidence, memory: RememberedGpu, config: HealthConfig) -> GpuEvidence:
     """What an event calls for beside everything else that is known."""
     told = config.sxid_actions if event.source is EvidenceSource.SXID else config.xid_actions
-    if int(event.key) in told:
+    if event.number in told:
         return event
     if event.source is EvidenceSource.XID:
         event = _double_bit(event, memory, config)

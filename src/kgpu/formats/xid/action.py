@@ -28,6 +28,9 @@ class Action(enum.StrEnum):
         return self.rank >= _RANKS[Action.DRAIN]
 
 
+CURED_BY_RESET: Final = frozenset({Action.RESTART_APP, Action.DRAIN, Action.RESET_GPU})
+"""What is over once the GPU was reset."""
+
 _RANKS: Final = {action: rank for rank, action in enumerate(Action)}
 
 WORDS: Final = {
