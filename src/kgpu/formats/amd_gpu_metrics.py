@@ -126,7 +126,9 @@ def table(version: Version) -> GpuMetricsTable:
     """The table of a version. Raises KeyError for one that is not in ``TABLES``."""
     rows = [row.split(":") for row in TABLES[version].split()]
     fields = tuple(
-        GpuMetricsField(name, code[-1], int(code[:-1]) if len(code) > 1 else None) for name, code in rows if code != "0Q"
+        GpuMetricsField(name, code[-1], int(code[:-1]) if len(code) > 1 else None)
+        for name, code in rows
+        if code != "0Q"
     )
     return GpuMetricsTable(fields, struct.Struct("@HBB" + "".join(code for _, code in rows) + "0Q"))
 

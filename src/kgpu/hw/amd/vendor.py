@@ -9,7 +9,7 @@ from typing import Final
 from kgpu.formats import names
 from kgpu.hw import roots
 from kgpu.hw.port import Reader
-from kgpu.hw.vendor import Pairing, Cutting, Vendor
+from kgpu.hw.vendor import Cutting, Pairing, Vendor
 
 DRIVERS: Final = "module/amdgpu/drivers"
 

@@ -17,7 +17,7 @@ from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.suggest import did_you_mean
 from kgpu.hw.simulator import kernel_log
 from kgpu.hw.simulator.amd import node_file, tree
-from kgpu.hw.simulator.amd.node_file import GpuRecord, AmdNodeRecord, changing
+from kgpu.hw.simulator.amd.node_file import AmdNodeRecord, GpuRecord, changing
 from kgpu.hw.simulator.amd.profiles import AmdDriver, AmdModel, AmdProfile
 from kgpu.hw.simulator.profiles import convert
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from kgpu.formats import amd_gpu_metrics
 from kgpu.hw.simulator import kernel_log
-from kgpu.hw.simulator.amd.node_file import GpuRecord, AmdNodeRecord
+from kgpu.hw.simulator.amd.node_file import AmdNodeRecord, GpuRecord
 from kgpu.hw.simulator.amd.profiles import NO_HIVE, AmdGpu, metrics_version
 from kgpu.hw.simulator.tree import make_node, symlink, write
 
