@@ -24,7 +24,7 @@ GOOD = [
     (files.properties, "name with words\nsimd_count 4\n", {"simd_count": 4}),
 ]  # fmt: skip
 BAD = [
-    (files.number, "4 2"), (files.number, ""), (files.number, "١"), (files.number, "9" * 21), (files.number, "\xff"),
+    (files.number, "4 2"), (files.number, ""), (files.number, "\u0661"), (files.number, "9" * 21), (files.number, "\xff"),
     (files.hexadecimal, "74a1"), (files.hexadecimal, "0x"), (files.word, "A B"), (files.word, "\0"),
     (files.line, "a\nb"), (files.line, "x" * 201), (files.line, "\x1b[2J"), (files.error_counts, "ue: 1"),
     (files.error_counts, "ce: 1\nue: 1"), (files.properties, "a 1\n" * 300),
