@@ -165,8 +165,10 @@ _STRATEGIES: Mapping[str, Callable[[_Parts, list[str], Callable[[], str]], None]
 
 def _device_specs(parts: _Parts, devices: Sequence[PluginDevice]) -> None:
     root = parts.settings.host_dev_root.rstrip("/")
+    # Where nodes are all that a container needs, the driver has made them, whether or not this process sees /dev.
+    seen = parts.vendor.control_nodes if parts.vendor.nodes_suffice else parts.host.control_nodes
     paths = [
-        *(path for path in parts.vendor.control_nodes if path in parts.host.control_nodes),
+        *(path for path in parts.vendor.control_nodes if path in seen),
         *(path for device in devices for path in device.unit.device_nodes),
         *(IMEX_NODE.format(channel) for channel in parts.channels),
     ]

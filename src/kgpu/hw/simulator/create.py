@@ -62,7 +62,7 @@ def create_root(
         profile = machines.load(profile, gpus=gpus, topology=topology)
     if driver is not None and isinstance(profile, AmdProfile):
         profile = amd.with_version(profile, driver)
-    elif driver is not None:
+    elif driver is not None and isinstance(profile, profiles.Profile):
         version = profiles.convert(
             {"version": driver, "cuda": profile.driver.cuda}, profiles.DriverVersions, source="--driver"
         )

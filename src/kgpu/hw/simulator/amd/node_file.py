@@ -39,7 +39,7 @@ class GpuRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     processes: dict[str, int] = {}
 
 
-class NodeRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class AmdNodeRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The whole node."""
 
     profile: AmdProfile
@@ -57,25 +57,25 @@ def is_amd(root: Path) -> bool:
     return False
 
 
-def read(root: Path) -> NodeRecord:
+def read(root: Path) -> AmdNodeRecord:
     """The record. Raises HwError when there is none."""
     try:
         data = (root / "state").read_bytes()
         if len(data) > MAX_BYTES or len(data) < _HEAD.size or _HEAD.unpack_from(data)[:2] != (MAGIC, LAYOUT):
             raise _bad(root, "it is not a simulated AMD node's")
-        return typed.convert(msgspec.json.decode(data[_HEAD.size :]), NodeRecord)
+        return typed.convert(msgspec.json.decode(data[_HEAD.size :]), AmdNodeRecord)
     except (OSError, msgspec.MsgspecError, ValueError) as error:
         raise _bad(root, str(error)) from error
 
 
-def save(root: Path, record: NodeRecord) -> None:
+def save(root: Path, record: AmdNodeRecord) -> None:
     """Write it in one step."""
     body = msgspec.json.encode(record)
     write_atomic(root / "state", _HEAD.pack(MAGIC, LAYOUT, _HEAD.size + len(body)) + body)
 
 
 @contextlib.contextmanager
-def changing(root: Path) -> Iterator[NodeRecord]:
+def changing(root: Path) -> Iterator[AmdNodeRecord]:
     """The record, to be changed together with the node's files; nobody else changes them meanwhile."""
     try:
         lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
