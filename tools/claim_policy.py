@@ -170,9 +170,9 @@ def _configs(of: str) -> str:
 
 
 TEMPLATE: Final = """\
-{{- /* Made by tools/claim_policy.py (python tools/chart.py) of the rows by which nodes read parameters of claims. What
+{{- /* Made by tools/claim_policy.py (python tools/chart.py) of the rows by which nodes read parameters of claims: what
 a node would refuse when a pod is there already is refused when the claim, its template or the class is written. What
-is there stays, whatever the rules have become: only entries that change are looked at, so that all can be given back */ -}}
+stands stays, whatever the rules have become: only entries that change are looked at, so all can be given back. */ -}}
 {{- if and .Values.dra.enabled .Values.dra.webhook.enabled .Values.admissionPolicy.enabled
   (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version)
   (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") }}
