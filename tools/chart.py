@@ -1,6 +1,7 @@
 """Writes the parts of charts/kgpu that come from the code: ``crds/``, ``values.schema.json``, ``values.names.json``,
 ``values.unbuilt.json``, ``agents.json`` (the accounts and DaemonSets of all that run as agents) and the rights of
-``kgpu doctor`` (``templates/doctor.yaml``; the same in docs/how-to/doctor-rights.yaml).
+``kgpu doctor`` (``templates/doctor.yaml``; the same in docs/how-to/doctor-rights.yaml), and the policy that checks
+parameters of claims (``templates/claimparameters.yaml``, by ``claim_policy.py``).
 
 ``python tools/chart.py`` rewrites the files; with ``--check`` it exits 1 when one is not current. The schema of a
 section of values is the one of the ClusterPolicy's section of that name, with the values that only the chart knows.
@@ -25,6 +26,7 @@ from kgpu.formats.names import AGENT_DAEMON_SET
 from kgpu.formats.operands import BY_ROLE
 from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.model import DURATION
+from tools import claim_policy
 
 ROOT = Path(__file__).parent.parent
 CHART = ROOT / "charts" / "kgpu"
@@ -66,7 +68,10 @@ ADDED: dict[str, Schema] = {
     "layout": choice("agent", "operands"),
     "agent": struct(nodes=choice("gpu", "all"), nodeSelector=LABELS),
     "allocation": choice("device-plugin", "dra"),
-    "dra": struct(enabled=SWITCH, featureGates={"type": ["object", "null"], "additionalProperties": SWITCH}),
+    "dra": struct(
+        enabled=SWITCH, featureGates={"type": ["object", "null"], "additionalProperties": SWITCH},
+        webhook=struct(enabled=SWITCH, failurePolicy=choice("Fail", "Ignore")),
+    ),
     "admissionPolicy": struct(enabled=SWITCH),
     "health": struct(enabled=SWITCH, config=MAP),
     "operations": struct(
@@ -275,6 +280,7 @@ def files() -> dict[Path, str]:
     rules = doctor_rules()
     found[CHART / "templates" / "doctor.yaml"] = DOCTOR_IN_CHART + DOCTOR + LABELLED + rules + "{{- end }}\n"
     found[ROOT / "docs" / "how-to" / "doctor-rights.yaml"] = DOCTOR_IN_DOCS + DOCTOR + rules + BINDING
+    found[CHART / "templates" / "claimparameters.yaml"] = claim_policy.template()
     for crd in crds():
         found[CHART / "crds" / f"{crd['metadata']['name']}.yaml"] = yaml.dump(crd)
     return found

@@ -20,7 +20,8 @@ RIGHTS = "kgpu-operator-own-rights"
 ORDERS = "kgpu-node-orders"
 APPROVAL = "kgpu-operation-approval"
 RECORD = "kgpu-operation-record"
-NAMES = (NAME, FEATURES, EVENTS, DEVICES, RIGHTS, ORDERS, APPROVAL, RECORD)
+PARAMETERS = "kgpu-claim-parameters"
+NAMES = (NAME, FEATURES, EVENTS, DEVICES, PARAMETERS, RIGHTS, ORDERS, APPROVAL, RECORD)
 SERVED = ("--api-versions", f"admissionregistration.k8s.io/v1/{KIND}")
 KUBERNETES = ("--kube-version", "v1.30.0")
 CLAIMS = "dra.enabled=true"
@@ -72,8 +73,8 @@ def test_it_follows_the_releases_namespace(chart: Chart) -> None:
     accounts = (NAME, FEATURES, EVENTS, DEVICES, RIGHTS, ORDERS)
     texts = [made.one(KIND, name)["spec"]["matchConditions"][0]["expression"] for name in accounts]
     assert "system:serviceaccount:elsewhere:kgpu-agent" in texts[0]
-    assert "system:serviceaccount:elsewhere:gpu-operator" in texts[NAMES.index(RIGHTS)]
-    assert "system:serviceaccount:elsewhere:gpu-operator" in texts[NAMES.index(ORDERS)]
+    assert "system:serviceaccount:elsewhere:gpu-operator" in texts[accounts.index(RIGHTS)]
+    assert "system:serviceaccount:elsewhere:gpu-operator" in texts[accounts.index(ORDERS)]
     assert not any(f":{NAMESPACE}:" in text for text in texts)
 
 
@@ -92,4 +93,4 @@ def test_devices_of_nodes_are_guarded_where_there_are_claims(chart: Chart) -> No
 def test_what_concerns_nodes_of_everybody_never_stops_a_kubelet(chart: Chart, name: str) -> None:
     """A policy that can't be evaluated refuses everything that it is about, unless it is told to ignore that."""
     spec = chart(CLAIMS, words=(*SERVED, *KUBERNETES)).one(KIND, name)["spec"]
-    assert spec["failurePolicy"] == ("Ignore" if name == ORDERS else "Fail")
+    assert spec["failurePolicy"] == ("Ignore" if name in (ORDERS, PARAMETERS) else "Fail")

@@ -17,7 +17,7 @@ from kgpu.dra.sharing import SHARED, DeviceSharer
 from kgpu.dra.sharing_fake import FakeDaemonKeeper, FakeGpuSettings
 from kgpu.dra.slice_maker import SliceMaker
 from kgpu.formats.cdi import CdiDeviceNode, ContainerEdits
-from kgpu.formats.dra_config import MPS_GATE, TIME_SLICING_GATE
+from kgpu.formats.dra_parameters import MPS_GATE, TIME_SLICING_GATE
 from kgpu.formats.mig_geometry import GEOMETRIES
 from kgpu.hw.fake_partitioner import FakePartitioner
 from kgpu.hw.partitioning import CutGpu

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import UserError
 from kgpu.dra.granted import ClaimRefusedError, GrantedClaim, read_granted
-from kgpu.formats.dra_config import MPS_GATE, TIME_SLICING_GATE, ClaimTimeSlicing
+from kgpu.formats.dra_config import ClaimTimeSlicing
+from kgpu.formats.dra_parameters import MPS_GATE, TIME_SLICING_GATE
 from kgpu.formats.names import DRA_GPU_DRIVER, DRA_PARAMETERS
 
 GATES = (TIME_SLICING_GATE, MPS_GATE)

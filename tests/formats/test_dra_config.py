@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from kgpu.base.errors import ConfigError
 from kgpu.base.quantity import Quantity
 from kgpu.formats.dra_config import (
-    MPS_GATE,
-    TIME_SLICING_GATE,
     ClaimDeviceConfig,
     ClaimMps,
     ClaimTimeSlicing,
     parse_parameters,
 )
+from kgpu.formats.dra_parameters import MPS_GATE, TIME_SLICING_GATE
 from kgpu.formats.names import DRA_PARAMETERS
 
 BOTH = (TIME_SLICING_GATE, MPS_GATE)

@@ -83,6 +83,7 @@ kgpu lab up
 kgpu lab up --operator
 kgpu lab up --operator --driver container
 kgpu lab up --profile l4 --gpus 2 --data ~/my-cluster
+kgpu lab up --feature-gates DRADeviceTaintRules=true
 kgpu lab up --real --profile dgx-a100-80g --gpus 4
 """
 
@@ -106,15 +107,19 @@ kgpu lab up --real --profile dgx-a100-80g --gpus 4
     help="Embedded: keep the cluster's objects in DIR over restarts. Default: in memory.",
 )
 @click.option("--port", type=click.IntRange(1, 65535), help="Embedded: the API server's port. Default: a free one.")
+@click.option("--feature-gates", type=click.Choice(["DRADeviceTaintRules=true"]), default=None,
+              help="Embedded: what is off by default: DeviceTaintRules (resource.k8s.io/v1alpha3).")  # fmt: skip
 @click.option("--install-tools", is_flag=True, help="First install what is missing, with apt-get and pip.")
 def up(
     *, name: str, folder: Path | None, real: bool, profile: str, gpus: int | None, no_agent: bool, operator: bool,
-    driver: str, no_node: bool, data: Path | None, port: int | None, install_tools: bool,
+    driver: str, no_node: bool, data: Path | None, port: int | None, feature_gates: str | None,
+    install_tools: bool,
 ) -> None:  # fmt: skip
     """Bring a cluster up; what is already there is kept."""
     lab: Lab
     if real:
         _only_embedded({"--no-node": no_node, "--data": data, "--port": port, "--operator": operator})
+        _only_embedded({"--feature-gates": feature_gates})
         _only_embedded({"--driver container": driver != "host"})
         lab = _real(name, folder, profile=profile, gpus=gpus, agent=not no_agent, install_tools=install_tools)
     else:
@@ -124,8 +129,9 @@ def up(
 
         first = None if no_node else FirstNode(profile=profile, gpus=gpus, agent=not no_agent, driver=driver)
         lab = EmbeddedLab(
-            name, folder, progress.for_terminal(), data=data, port=port or 0, first=first, operator=operator
-        )
+            name, folder, progress.for_terminal(), data=data, port=port or 0, first=first, operator=operator,
+            gates=feature_gates or "",
+        )  # fmt: skip
         if install_tools:
             from kgpu.lab.real import build
 

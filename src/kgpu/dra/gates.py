@@ -12,7 +12,7 @@ from typing import Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
-from kgpu.formats.dra_config import MPS_GATE, TIME_SLICING_GATE
+from kgpu.formats.dra_parameters import MPS_GATE, TIME_SLICING_GATE
 from kgpu.formats.go_flags import read_bool
 
 DYNAMIC_MIG: Final = "DynamicMIG"

@@ -13,7 +13,7 @@ from typing import Final
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.dra.records import ClaimRecord
-from kgpu.formats.dra_config import GPU, MIG
+from kgpu.formats.dra_parameters import GPU, MIG
 
 PREPARE: Final = "prepare"
 UNPREPARE: Final = "unprepare"

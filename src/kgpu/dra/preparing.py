@@ -26,7 +26,7 @@ from kgpu.dra.records import ClaimRecord, ClaimRecords, RecordedDevice, Recorded
 from kgpu.dra.sharing import ClaimSharer, GivenSharing
 from kgpu.dra.slice_maker import SliceMaker
 from kgpu.formats.cdi import ContainerEdits
-from kgpu.formats.dra_config import GPU, MIG
+from kgpu.formats.dra_parameters import GPU, MIG
 from kgpu.formats.names import ALLOCATION_DRA, ALLOCATION_LABEL
 from kgpu.hw.port import Inventory
 

@@ -17,7 +17,8 @@ from kgpu.base.errors import ConfigError, HostError, UserError
 from kgpu.dra.granted import ClaimRefusedError
 from kgpu.dra.records import ClaimRecord, RecordedSharing
 from kgpu.formats.cdi import CdiMount, ContainerEdits
-from kgpu.formats.dra_config import INTERVALS, ClaimMps, ClaimTimeSlicing
+from kgpu.formats.dra_config import ClaimMps, ClaimTimeSlicing
+from kgpu.formats.dra_parameters import INTERVALS
 from kgpu.formats.names import ENV_MPS_PIPE_DIRECTORY
 
 log = logging.getLogger(__name__)

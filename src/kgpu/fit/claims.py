@@ -7,6 +7,7 @@ not allocated fits no node, and the reason says so: nothing is guessed.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable
 from typing import Final
 
@@ -69,12 +70,15 @@ def after_failure(pod: PodView, snapshot: ClusterSnapshot, rejection: Rejection 
 class ClaimChecker(StaticChecker):
     def __init__(
         self, claims: tuple[ClaimView, ...], fitter: DeviceFitter | None, extended: ExtendedAsk | None = None,
-        outdated: ClaimView | None = None,
+        outdated: ClaimView | None = None, *, now: dt.datetime,
     ) -> None:  # fmt: skip
         """``outdated`` is a claim that was made for the extended resources in an earlier attempt."""
         self.outdated = outdated
         self._extended = extended
-        self._placed = [claim for claim in claims if claim.allocated and claim.node_terms is not None]
+        self._lost = frozenset(claim.key for claim in claims if claim.allocated and _lost(claim, now))
+        self._placed = [
+            claim for claim in claims if claim.allocated and (claim.node_terms is not None or claim.key in self._lost)
+        ]
         self._open = tuple(claim for claim in claims if not claim.allocated)
         self._fitter = fitter
 
@@ -100,7 +104,8 @@ class ClaimChecker(StaticChecker):
         return [
             claim
             for claim in self._placed
-            if not any(term.matches(node.labels, node.name) for term in claim.node_terms or ())
+            if claim.key in self._lost
+            or not any(term.matches(node.labels, node.name) for term in claim.node_terms or ())
         ]
 
     def reasons(self, node: NodeState) -> tuple[Reason, ...]:
@@ -118,8 +123,16 @@ class ClaimChecker(StaticChecker):
         reasons = [Reason(NAME, _NO_DEVICES.phrase, sentence, node=node.name, subject=names) for sentence in missing]
         for claim in self.out_of_reach(node):
             sentence = f"claim {claim.name} is allocated, and its devices can't be used from node {node.name}"
+            if claim.key in self._lost:
+                why = claim.binding.failure if claim.binding is not None and claim.binding.failure else ""
+                sentence = why or f"claim {claim.name} has waited too long for its devices to be attached to a node"
             reasons.append(Reason(NAME, ELSEWHERE.phrase, sentence, node=node.name, subject=claim.name))
         return tuple(reasons)
+
+
+def _lost(claim: ClaimView, now: dt.datetime) -> bool:
+    """Whether its devices will not be attached to the node that they were allocated for."""
+    return claim.binding is not None and (bool(claim.binding.failure) or claim.binding.late(now))
 
 
 def _prepare(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | None:
@@ -142,7 +155,8 @@ def _prepare(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | N
     if not claims and extended is None:
         return None
     return ClaimChecker(
-        claims, snapshot.fitter, extended, made_before(pod, snapshot) if extended is not None else None
+        claims, snapshot.fitter, extended, made_before(pod, snapshot) if extended is not None else None,
+        now=snapshot.now(),
     )  # fmt: skip
 
 

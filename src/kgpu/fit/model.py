@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, TypeAlias
 
+from kgpu.fit.binding import ClaimBinding
 from kgpu.fit.selectors import EVERYTHING, NOTHING, Labels, LabelSelector, NodeTerm, PodToleration, Taint
 
 Amounts: TypeAlias = Mapping[str, int]
@@ -258,6 +259,8 @@ class ClaimView:
     """The uids of the pods that may use it."""
     spec: Mapping[str, Any] = field(default_factory=dict)
     """``spec.devices`` as it is, for who allocates."""
+    binding: ClaimBinding | None = None
+    """What its devices wait for before a pod may be bound, None for nothing."""
 
     @property
     def key(self) -> Key:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from kgpu.base.plain import items, mapping, number, strings, text, texts
 from kgpu.base.quantity import NANO
+from kgpu.fit.binding import claim_binding
 from kgpu.fit.model import (
     BudgetView,
     ClaimView,
@@ -405,6 +406,7 @@ def claim(obj: Object) -> ClaimView | None:
         extended_for=_extended_for(metadata),
         reserved_for=tuple(text(consumer.get("uid")) for consumer in map(mapping, items(status.get("reservedFor")))),
         spec=devices,
+        binding=claim_binding(name, status),
     )
 
 

@@ -3,11 +3,12 @@
 ``ClusterView`` is a frozen set of views,
 for one question; ``ClusterSnapshot`` is what a scheduler keeps. A pod counts on its
 node from the moment that a view with ``node`` is put, bound or only assumed, until it is terminal or dropped. Nothing
-here reads the clock or remembers history.
+here remembers history, and the clock is read only where a claim waits for its devices.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
@@ -32,6 +33,10 @@ from kgpu.fit.selectors import Labels, Taint
 
 Pods: TypeAlias = dict[str, PodView]
 """By uid."""
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
 
 
 class DeviceFitter(Protocol):
@@ -179,6 +184,8 @@ class ClusterSnapshot:
         """Whether device classes offer extended resources (DRAExtendedResource)."""
         self.in_flight: set[str] = set()
         """The uids of claims whose allocation is decided and not yet written."""
+        self.now: Callable[[], dt.datetime] = _now
+        """For claims that may wait for their devices until a time."""
         self._strays: dict[str, Pods] = {}
         self._taints: dict[tuple[Taint, ...], tuple[Taint, ...]] = {}
 

@@ -1,40 +1,41 @@
 """What claims and device classes ask of GPUs that they get: the opaque parameters ``resource.nvidia.com/v1beta1``.
 
-``GpuConfig`` and ``MigDeviceConfig`` say how the containers of a claim share its devices. Names and bounds are those of
-NVIDIA's DRA driver, but for a percentage of 0, with which no client could run. Parameters from users are read strictly;
-stored ones may have keys of another version.
+``GpuConfig`` and ``MigDeviceConfig`` say how the containers of a claim share its devices. Which fields there are and
+what they may hold is in ``dra_parameters``. Parameters from users are read strictly; stored ones may have keys of
+another version. Limits for devices that a claim does not have are found only here, once it has devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.printable import one_line
 from kgpu.base.quantity import Quantity, QuantityError
 from kgpu.base.suggest import did_you_mean
+from kgpu.formats.dra_parameters import (
+    ELSEWHERE,
+    FIELDS,
+    GPU,
+    INTERVALS,
+    KINDS,
+    MIB,
+    MPS,
+    STRATEGY,
+    ByDevice,
+    KnownWord,
+    MemoryLimit,
+    ParameterField,
+    ParameterRule,
+    ParameterTree,
+    WholeNumber,
+)
 from kgpu.formats.names import DRA_PARAMETERS
 
-GPU: Final = "gpu"
-MIG: Final = "mig"
-TYPE_OF_KIND: Final = {"GpuConfig": GPU, "MigDeviceConfig": MIG}
-"""The attribute ``type`` of the devices that a kind of parameters is for."""
-INTERVALS: Final = ("Default", "Short", "Medium", "Long")
-"""Lengths of a time slice; the position is what ``nvidia-smi compute-policy --set-timeslice`` takes."""
-TIME_SLICING_GATE: Final = "TimeSlicingSettings"
-MPS_GATE: Final = "MPSSupport"
-_GATES: Final = {"TimeSlicing": TIME_SLICING_GATE, "MPS": MPS_GATE}
-_MIB: Final = 1 << 20
 _SHOWN: Final = 60  # characters of a foreign value in a message
-_ELSEWHERE: Final = {
-    "VfioDeviceConfig": "GPUs for virtual machines are out of kgpu's scope",
-    "ComputeDomainChannelConfig": "it is for the driver compute-domain.nvidia.com",
-    "ComputeDomainDaemonConfig": "it is for the driver compute-domain.nvidia.com",
-}
 
-T = TypeVar("T")
 Tree: TypeAlias = "Mapping[str, Any]"
 
 
@@ -60,7 +61,7 @@ class ClaimMps:
         limits: dict[str, Quantity] = dict.fromkeys(uuids, self.memory) if self.memory is not None else {}
         for device, limit in self.by_device.items():
             limits[_uuid_of(device, uuids)] = limit
-        return {uuid: limit.value // _MIB for uuid, limit in limits.items()}
+        return {uuid: limit.value // MIB for uuid, limit in limits.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,100 +79,103 @@ def parse_parameters(parameters: Any, gates: Iterable[str], *, stored: bool = Fa
     """
     if not isinstance(parameters, Mapping):
         raise _wrong("", f"{_shown(parameters)} is not an object", f"one with apiVersion {DRA_PARAMETERS} and a kind")
-    version, kind = parameters.get("apiVersion"), parameters.get("kind")
+    version, named = parameters.get("apiVersion"), parameters.get("kind")
     if version != DRA_PARAMETERS:
         raise _wrong("apiVersion", f"unknown version {_shown(version)}", DRA_PARAMETERS)
-    if not isinstance(kind, str) or kind not in TYPE_OF_KIND:
-        why = _ELSEWHERE.get(kind, "") if isinstance(kind, str) else ""
-        expected = " or ".join(TYPE_OF_KIND)
-        raise _wrong("kind", f"unknown kind {_shown(kind)}", expected, why or _near(kind, TYPE_OF_KIND))
-    reading = _Reading(None if stored else frozenset(gates))
-    tree = reading.tree("", parameters, ("apiVersion", "kind", "sharing"))
-    device = TYPE_OF_KIND[kind]
-    sharing = tree.get("sharing")
-    return ClaimDeviceConfig(device, None if sharing is None else reading.sharing(device, sharing))
+    kind = KINDS.get(named) if isinstance(named, str) else None
+    if kind is None:
+        why = ELSEWHERE.get(named, "") if isinstance(named, str) else ""
+        raise _wrong("kind", f"unknown kind {_shown(named)}", " or ".join(KINDS), why or _near(named, KINDS))
+    checking = _Checking(None if stored else frozenset(gates))
+    checking.names("", parameters, FIELDS)
+    sharing = parameters.get("sharing")
+    if sharing is None:
+        return ClaimDeviceConfig(kind.type)
+    checking.tree(kind.sharing, "sharing", sharing)
+    read = _mps(sharing) if sharing[STRATEGY] == MPS else _time_slicing(kind.type, sharing)
+    return ClaimDeviceConfig(kind.type, read)
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
-    """Reads one object. ``gates`` None: what is stored."""
+class _Checking:
+    """Holds values to their rows. ``gates`` None: what is stored."""
 
     gates: frozenset[str] | None
 
-    def tree(self, path: str, value: Any, keys: Sequence[str]) -> Tree:
-        if not isinstance(value, Mapping):
-            raise _wrong(path, f"{_shown(value)} is not an object", f"one with {', '.join(keys)}")
+    def names(self, path: str, value: Tree, known: Sequence[str]) -> None:
         for key in value if self.gates is not None else ():
-            if key not in keys:
-                raise _wrong(path, f'unknown field "{one_line(str(key), _SHOWN)}"', ", ".join(keys), _near(key, keys))
-        return value
+            if key not in known:
+                what = f'unknown field "{one_line(str(key), _SHOWN)}"'
+                raise _wrong(path, what, ", ".join(known), _near(key, known))
 
-    def sharing(self, device: str, value: Any) -> ClaimTimeSlicing | ClaimMps:
-        configs = ("timeSlicingConfig", "mpsConfig") if device == GPU else ("mpsConfig",)
-        tree = self.tree("sharing", value, ("strategy", *configs))
-        strategy = tree.get("strategy")
-        if not isinstance(strategy, str) or strategy not in _GATES:
-            raise _wrong("sharing.strategy", f"unknown strategy {_shown(strategy)}", " or ".join(_GATES))
-        gate = _GATES[strategy]
-        if self.gates is not None and gate not in self.gates:
+    def tree(self, rule: ParameterTree, path: str, value: Any) -> None:
+        if not isinstance(value, Mapping):
+            raise _wrong(path, f"{_shown(value)} is not an object", rule.expected)
+        self.names(path, value, rule.names)
+        for row in rule.fields:
+            self.field(row, f"{path}.{row.name}", value.get(row.name), value.get(STRATEGY))
+
+    def field(self, row: ParameterField, path: str, value: Any, strategy: Any) -> None:
+        if value is None and not row.required:
+            return
+        if row.strategy and strategy != row.strategy:
+            raise _wrong(path, f"it has no effect with the strategy {_shown(strategy)}", "one kind of sharing")
+        self.value(row.rule, path, value)
+
+    def value(self, rule: ParameterRule, path: str, value: Any) -> None:
+        match rule:
+            case KnownWord():
+                self.word(rule, path, value)
+            case WholeNumber():
+                if not isinstance(value, int) or isinstance(value, bool) or not rule.low <= value <= rule.high:
+                    raise _wrong(path, f"{_shown(value)} {rule.wrong}", f"{rule.low} to {rule.high}")
+            case MemoryLimit():
+                _limit(rule, path, value)
+            case ByDevice():
+                if not isinstance(value, Mapping):
+                    raise _wrong(path, f"{_shown(value)} is not an object", rule.expected)
+                for device, limit in value.items():
+                    _limit(rule.rule, f"{path}.{one_line(str(device), _SHOWN)}", limit)
+            case ParameterTree():
+                self.tree(rule, path, value)
+
+    def word(self, rule: KnownWord, path: str, value: Any) -> None:
+        if not isinstance(value, str) or value not in rule.words:
+            expected = (" or " if len(rule.words) == 2 else ", ").join(rule.words)
+            raise _wrong(path, f"{rule.wrong} {_shown(value)}", expected, _near(value, rule.words))
+        gate = rule.gates.get(value)
+        if gate is not None and self.gates is not None and gate not in self.gates:
             raise ConfigError(
-                f"sharing.strategy: {strategy} is not enabled", f"the feature gate {gate}",
+                f"{path}: {value} is not enabled", f"the feature gate {gate}",
                 f"have the administrator switch it on ({gate}=true), or remove the configuration",
             )  # fmt: skip
-        other = "mpsConfig" if strategy == "TimeSlicing" else "timeSlicingConfig"
-        if tree.get(other) is not None:
-            raise _wrong(f"sharing.{other}", f"it has no effect with the strategy {strategy}", "one kind of sharing")
-        if strategy == "MPS":
-            return self.mps(tree.get("mpsConfig"))
-        return ClaimTimeSlicing(self.interval(tree.get("timeSlicingConfig")) if device == GPU else None)
-
-    def interval(self, value: Any) -> int:
-        tree = {} if value is None else self.tree("sharing.timeSlicingConfig", value, ("interval",))
-        interval = tree.get("interval")
-        if interval is None:
-            return 0
-        if interval not in INTERVALS:
-            what = f"unknown time-slice interval: {_shown(interval)}"
-            raise _wrong("sharing.timeSlicingConfig.interval", what, ", ".join(INTERVALS), _near(interval, INTERVALS))
-        return INTERVALS.index(interval)
-
-    def mps(self, value: Any) -> ClaimMps:
-        keys = (
-            "defaultActiveThreadPercentage", "defaultPinnedDeviceMemoryLimit", "defaultPerDevicePinnedMemoryLimit",
-        )  # fmt: skip
-        path = "sharing.mpsConfig"
-        tree = {} if value is None else self.tree(path, value, keys)
-        by_device = tree.get(keys[2]) or {}
-        if not isinstance(by_device, Mapping):
-            raise _wrong(f"{path}.{keys[2]}", f"{_shown(by_device)} is not an object", "limits by UUID or number")
-        return ClaimMps(
-            threads=_of(tree.get(keys[0]), _percentage, f"{path}.{keys[0]}"),
-            memory=_of(tree.get(keys[1]), _memory, f"{path}.{keys[1]}"),
-            by_device={
-                str(device): _memory(limit, f"{path}.{keys[2]}.{one_line(str(device), _SHOWN)}")
-                for device, limit in by_device.items()
-            },
-        )
 
 
-def _of(value: Any, read: Callable[[Any, str], T], path: str) -> T | None:
-    return None if value is None else read(value, path)
-
-
-def _percentage(value: Any, path: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 100:
-        raise _wrong(path, f"{_shown(value)} is no percentage of threads that a client can run with", "1 to 100")
-    return value
-
-
-def _memory(value: Any, path: str) -> Quantity:
+def _limit(rule: MemoryLimit, path: str, value: Any) -> None:
     try:
         amount = Quantity.parse(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else None
     except QuantityError as error:
         raise _wrong(path, error.what, error.expected) from error
-    if amount is None or amount.value < _MIB:
-        raise _wrong(path, f"{_shown(value)} is no limit of memory", "a quantity of 1Mi at least")
-    return amount
+    if amount is None or amount < Quantity.of(rule.least):
+        raise _wrong(path, f"{_shown(value)} {rule.wrong}", rule.expected)
+
+
+def _time_slicing(device: str, sharing: Tree) -> ClaimTimeSlicing:
+    if device != GPU:
+        return ClaimTimeSlicing(None)
+    interval = (sharing.get("timeSlicingConfig") or {}).get("interval")
+    return ClaimTimeSlicing(0 if interval is None else INTERVALS.index(interval))
+
+
+def _mps(sharing: Tree) -> ClaimMps:
+    config = sharing.get("mpsConfig") or {}
+    memory = config.get("defaultPinnedDeviceMemoryLimit")
+    by_device = config.get("defaultPerDevicePinnedMemoryLimit") or {}
+    return ClaimMps(
+        threads=config.get("defaultActiveThreadPercentage"),
+        memory=None if memory is None else Quantity.parse(memory),
+        by_device={str(device): Quantity.parse(limit) for device, limit in by_device.items()},
+    )
 
 
 def _uuid_of(device: str, uuids: Sequence[str]) -> str:

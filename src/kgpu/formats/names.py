@@ -320,6 +320,7 @@ ENV_HEALTH_CONFIG_FILE: Final = "KGPU_HEALTH_CONFIG_FILE"
 # Dynamic Resource Allocation: NVIDIA's driver of GPUs and MIG devices
 DRA_GPU_DRIVER: Final = "gpu.nvidia.com"
 DRA_PARAMETERS: Final = "resource.nvidia.com/v1beta1"
+CLAIM_PARAMETERS_POLICY: Final = "kgpu-claim-parameters"
 DRA_PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 DRA_PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 DRA_FIELD_MANAGER: Final = "kgpu-dra"

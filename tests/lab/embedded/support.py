@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import inspect
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,12 +151,15 @@ class Whole:
 
 
 @contextlib.asynccontextmanager
-async def whole(folder: Path, *roles: str) -> AsyncIterator[Whole]:
-    """The server's parts put together as the server does it, with these of its roles running (all, if none is named)."""
+async def whole(folder: Path, *roles: str, gates: Iterable[str] = ()) -> AsyncIterator[Whole]:
+    """The server's parts put together as the server does it, with these of its roles running (all, if none is named).
+
+    ``gates``: feature gates that are off by default.
+    """
     from kgpu.base.supervise import Supervisor
     from kgpu.lab.embedded import auth, server, tls
 
-    settings = server.ServerSettings(folder=folder)
+    settings = server.ServerSettings(folder=folder, gates=frozenset(gates))
     auth.write_tokens(settings.tokens, [])
     cluster = server.assemble(settings, 1, tls.ensure(folder / "pki", hosts=()))
     supervisor = Supervisor()

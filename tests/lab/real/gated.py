@@ -39,6 +39,7 @@ class Gated:
     bin: Path
     server: RealServer
     base: str
+    gates: str = GATES
     stack: ExitStack = field(default_factory=ExitStack)
 
     def start(self, program: str, *flags: str) -> None:
@@ -68,13 +69,14 @@ class Gated:
         """With those of claims, quotas, namespaces and garbage."""
         self.start(
             "kube-controller-manager", f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0",
-            "--authentication-skip-lookup", f"--feature-gates={GATES}", "--kube-api-qps=500", "--kube-api-burst=1000",
+            "--authentication-skip-lookup", f"--feature-gates={self.gates}", "--kube-api-qps=500", "--kube-api-burst=1000",
             f"--service-account-private-key-file={self.folder / 'accounts.key'}", *flags,
         )  # fmt: skip
 
-    def start_scheduler(self) -> None:
-        """With the gates that the embedded scheduler has: all but that of binding conditions."""
-        gates = GATES.replace("DRADeviceBindingConditions=true", "DRADeviceBindingConditions=false")
+    def start_scheduler(self, *, binding_conditions: bool = False) -> None:
+        """Without ``binding_conditions`` it reserves claims that were allocated before, as by somebody else."""
+        said = str(binding_conditions).lower()
+        gates = self.gates.replace("DRADeviceBindingConditions=true", f"DRADeviceBindingConditions={said}")
         self.start(
             "kube-scheduler", f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0",
             "--authentication-skip-lookup", f"--feature-gates={gates}", "--kube-api-qps=500",
@@ -83,8 +85,12 @@ class Gated:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Gated]:
-    """The API server, answering; the controllers are the caller's to start. Raises LabError."""
+def running(folder: Path, *, taint_rules: bool = False) -> Iterator[Gated]:
+    """The API server, answering; the controllers are the caller's to start. Raises LabError.
+
+    ``taint_rules``: with DeviceTaintRules.
+    """
+    gates = f"{GATES},DRADeviceTaintRules=true" if taint_rules else GATES
     programs = build.ensure_binaries(only=PROGRAMS)
     etcd, peers, port = _ports(3)
     folder.mkdir(parents=True, exist_ok=True)
@@ -96,7 +102,7 @@ def running(folder: Path) -> Iterator[Gated]:
         )
     )
     base = f"https://127.0.0.1:{port}"
-    found = Gated(folder, programs, RealServer.with_token(base, _TOKEN), base)
+    found = Gated(folder, programs, RealServer.with_token(base, _TOKEN), base, gates)
     with found.stack:
         etcd_url, peer_url = f"http://127.0.0.1:{etcd}", f"http://127.0.0.1:{peers}"
         found.start(
@@ -109,7 +115,7 @@ def running(folder: Path) -> Iterator[Gated]:
             f"--cert-dir={folder / 'certs'}", f"--token-auth-file={folder / 'tokens'}", "--authorization-mode=RBAC",
             "--service-cluster-ip-range=10.97.0.0/16", "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
-            f"--feature-gates={GATES}",
+            f"--feature-gates={gates}", *(["--runtime-config=resource.k8s.io/v1alpha3=true"] if taint_rules else []),
         )  # fmt: skip
         assert on_real.looked_for(lambda: _ready(found.server), 120), "the API server does not come up"
         yield found

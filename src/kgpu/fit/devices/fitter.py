@@ -15,7 +15,15 @@ from kgpu.fit.devices import read
 from kgpu.fit.devices.allocate import MAX_STEPS, DeviceAllocator, DeviceOutcome
 from kgpu.fit.devices.explain import explain
 from kgpu.fit.devices.held import HeldDevices
-from kgpu.fit.devices.model import MAX_CHOICES, AllocationGates, ClaimDemand, ClassRules, DeviceSlice, TakenDevice
+from kgpu.fit.devices.model import (
+    MAX_CHOICES,
+    AllocationGates,
+    ClaimDemand,
+    ClassRules,
+    DeviceSlice,
+    TaintRule,
+    TakenDevice,
+)
 from kgpu.fit.devices.result import AllocatedClaim
 from kgpu.fit.devices.selector import SelectorEngine
 from kgpu.fit.model import ClaimView, DeviceRefusal
@@ -38,12 +46,14 @@ class AllocatingFitter:
         taken: Iterable[TakenDevice],
         selectors: SelectorEngine,
         gates: AllocationGates | None = None,
+        rules: Iterable[TaintRule] = (),
         max_steps: int = MAX_STEPS,
         most: int = sys.maxsize,
     ) -> None:
         gates = gates or AllocationGates()
+        rules = sorted(rules, key=lambda rule: rule.name)
         self.allocator = DeviceAllocator(
-            slices=sorted(slices, key=lambda piece: piece.name),
+            slices=[read.tainted(piece, rules) for piece in sorted(slices, key=lambda piece: piece.name)],
             classes={rules.name: rules for rules in classes},
             held=HeldDevices.of(taken, gates),
             selectors=selectors,
@@ -59,7 +69,7 @@ class AllocatingFitter:
     def of(
         cls, objects: Iterable[Mapping[str, Any]], *, selectors: SelectorEngine, gates: AllocationGates | None = None
     ) -> AllocatingFitter:
-        """From API objects: ResourceSlices, DeviceClasses and ResourceClaims; others are passed over."""
+        """From API objects: ResourceSlices, DeviceClasses, ResourceClaims, DeviceTaintRules; others are passed over."""
         by_kind: dict[str, list[Mapping[str, Any]]] = {}
         for obj in objects:
             by_kind.setdefault(text(obj.get("kind")), []).append(obj)
@@ -71,6 +81,7 @@ class AllocatingFitter:
                 for obj in by_kind.get("DeviceClass", ())
             ],
             taken=read.taken_devices(by_kind.get("ResourceClaim", ())),
+            rules=filter(None, map(read.taint_rule, by_kind.get("DeviceTaintRule", ()))),
             selectors=selectors,
             gates=gates,
         )

@@ -166,6 +166,27 @@ class DeviceSlice:
         return DeviceKey(self.driver, self.pool, device.name)
 
 
+@dataclass(frozen=True, slots=True)
+class TaintRule:
+    """A DeviceTaintRule: a taint of all devices that it selects. None selects any.
+
+    One that has no selector at all taints every device for the scheduler, and none for who evicts pods: ``selects``.
+    """
+
+    name: str
+    taint: Taint
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+    selects: bool = True
+
+    def concerns(self, key: DeviceKey) -> bool:
+        own = (self.driver, self.pool, self.device)
+        return all(
+            wanted in (None, found) for wanted, found in zip(own, (key.driver, key.pool, key.device), strict=True)
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceAsk:
     """What is asked for: ``exactly``, or one choice of ``firstAvailable``. A selector of None is of an unknown type."""

@@ -7,6 +7,7 @@ in are filled in here. Hostile input gives a view, not an error; what could not 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from kgpu.base.plain import items, mapping, number, text, texts
@@ -27,6 +28,7 @@ from kgpu.fit.devices.model import (
     NodeReach,
     RequestView,
     SliceDevice,
+    TaintRule,
     TakenDevice,
 )
 from kgpu.fit.read import node_terms
@@ -103,10 +105,7 @@ def _device(entry: Object, problems: list[str]) -> SliceDevice:
         name=name,
         attributes={key: _attribute(said) for key, said in mapping(details.get("attributes")).items()},
         capacity=capacity,
-        taints=tuple(
-            Taint(text(taint.get("key")), text(taint.get("value")), text(taint.get("effect")))
-            for taint in map(mapping, items(details.get("taints")))
-        ),
+        taints=tuple(_taint(mapping(taint)) for taint in items(details.get("taints"))),
         consumes=tuple(
             CounterUse(text(use.get("counterSet")), quantities(use.get("counters")))
             for use in map(mapping, items(details.get("consumesCounters")))
@@ -117,6 +116,37 @@ def _device(entry: Object, problems: list[str]) -> SliceDevice:
         binding_conditions=_optional_texts(details.get("bindingConditions")),
         binding_failures=_optional_texts(details.get("bindingFailureConditions")),
     )
+
+
+def _taint(value: Object) -> Taint:
+    return Taint(text(value.get("key")), text(value.get("value")), text(value.get("effect")))
+
+
+def taint_rule(obj: Object) -> TaintRule | None:
+    """A DeviceTaintRule from its API object; None without a name."""
+    name, spec = text(mapping(obj.get("metadata")).get("name")), mapping(obj.get("spec"))
+    selector = spec.get("deviceSelector")
+    wanted = {key: text(value) for key, value in mapping(selector).items() if key in ("driver", "pool", "device")}
+    return (
+        TaintRule(name, _taint(mapping(spec.get("taint"))), selects=isinstance(selector, dict), **wanted)
+        if name
+        else None
+    )
+
+
+def tainted(piece: DeviceSlice, rules: Iterable[TaintRule]) -> DeviceSlice:
+    """The slice with the taints that rules give to its devices, behind their own."""
+    mine = [rule for rule in rules if rule.concerns(DeviceKey(piece.driver, piece.pool, rule.device or ""))]
+    if not mine:
+        return piece
+    devices = tuple(
+        replace(
+            device,
+            taints=(*device.taints, *(rule.taint for rule in mine if rule.concerns(piece.device_key(device)))),
+        )
+        for device in piece.devices
+    )
+    return replace(piece, devices=devices)
 
 
 def _optional_texts(value: Any) -> tuple[str, ...] | None:

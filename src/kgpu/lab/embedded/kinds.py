@@ -16,6 +16,7 @@ import msgspec
 
 from kgpu.base.typed import convert
 from kgpu.kube.port import Resource
+from kgpu.lab.embedded import gated_schemas
 
 READ_ONLY: Final = frozenset({"get", "list"})
 
@@ -104,6 +105,27 @@ class Kinds:
         self._listeners.append(listener)
 
 
+_STORED: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+TAINT_RULES_GATE: Final = "DRADeviceTaintRules"
+_BEHIND: Final[dict[str, tuple[ApiKind, ...]]] = {
+    TAINT_RULES_GATE: (
+        ApiKind(
+            group="resource.k8s.io", version="v1alpha3", plural="devicetaintrules", kind="DeviceTaintRule",
+            singular="devicetaintrule", namespaced=False, verbs=_STORED,
+            subresources={"status": {"kind": "DeviceTaintRule", "verbs": ["get", "patch", "update"]}},
+            schema="io.k8s.api.resource.v1alpha3.DeviceTaintRule",
+        ),
+    ),
+}  # fmt: skip
+GATES: Final = frozenset(_BEHIND)
+"""Feature gates that are off by default, with which the API serves more kinds."""
+
+
+def behind(gates: Iterable[str]) -> tuple[ApiKind, ...]:
+    """The kinds that are served with these gates beside the usual ones."""
+    return tuple(kind for gate in sorted(gates) for kind in _BEHIND[gate])
+
+
 class _ResourceRow(msgspec.Struct):
     """A row of ``data/resources.json``: an APIResource with its groupVersion."""
 
@@ -128,7 +150,7 @@ def discovery_data() -> dict[str, Any]:
 def schema_data() -> dict[str, dict[str, Any]]:
     """``data/schemas.json``: OpenAPI schemas by name, references as bare names."""
     schemas: dict[str, dict[str, Any]] = msgspec.json.decode(_read("schemas.json"))
-    return schemas
+    return schemas | gated_schemas.SCHEMAS
 
 
 def _read(name: str) -> bytes:

@@ -57,11 +57,12 @@ class EmbeddedLab:
     def __init__(
         self, name: str = "lab", folder: Path | None = None, progress: Progress | None = None, *,
         data: Path | None = None, port: int = 0, first: FirstNode | None = None, operator: bool = False,
+        gates: str = "",
     ) -> None:  # fmt: skip
         """``data`` keeps objects over restarts; ``port`` 0 takes the last run's port, or a free one.
 
         ``first`` is the lab's first node; None for none, or for the one of an existing lab. ``operator``: kgpu's own
-        operator runs the agents.
+        operator runs the agents. ``gates``: feature gates that are off by default, as ``NAME=true``.
         """
         if not _NAME.fullmatch(name):
             raise LabError(
@@ -76,6 +77,7 @@ class EmbeddedLab:
         self._port = port
         self._first = first
         self._operator = operator
+        self._gates = gates
 
     # --- up -------------------------------------------------------------------------------------------------------
 
@@ -124,12 +126,13 @@ class EmbeddedLab:
         state = EmbeddedState(
             name=self.name, port=port, data=data, profile=first.profile if first else "",
             gpus=first.gpus if first else None, agent=first.agent if first else True,
-            driver=first.driver if first else HOST_DRIVER,
+            driver=first.driver if first else HOST_DRIVER, gates=self._gates or (old.gates if old else ""),
         )  # fmt: skip
         model.save(self.folder, state)
         self.logs.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "kgpu.lab.embedded.server", "--dir", str(self.folder), "--name", self.name]
         command += ["--port", str(state.port), *(["--data", data] if data else [])]
+        command += ["--feature-gates", state.gates] if state.gates else []
         process = self._spawn(command, "server")
         state = msgspec.structs.replace(state, server=process)
         model.save(self.folder, state)
@@ -265,6 +268,7 @@ class EmbeddedLab:
             adds_operator
             or wanted != state.data
             or self._port not in (0, state.port)
+            or self._gates not in ("", state.gates)
             or (self._first or state.first) != state.first
         ):
             profile, gpus = state.profile or "none", state.gpus or "all"
@@ -357,6 +361,7 @@ class EmbeddedLab:
         words += [*(["--driver", first.driver] if first and first.driver != HOST_DRIVER else [])]
         words += [*(["--operator"] if has_operator(self.nodes) else [])]
         words += [*(["--data", state.data] if state and state.data else [])]
+        words += [*(["--feature-gates", state.gates] if state and state.gates else [])]
         return About(
             name=self.name, kind=EMBEDDED, folder=self.folder, kubeconfig=self.kubeconfig,
             kubectl=build.find_kubectl(), complete=bool(state and state.complete) and not self._host_missing(),

@@ -32,7 +32,8 @@ class FirstNode:
 class EmbeddedState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The state of a lab. ``port`` is kept over restarts; ``data`` is the folder of stored objects, "" for none.
 
-    ``profile`` is the first node's, "" for a cluster that was started without one.
+    ``profile`` is the first node's, "" for a cluster that was started without one; ``gates`` are feature gates, as
+    ``NAME=true``.
     """
 
     name: str
@@ -42,6 +43,7 @@ class EmbeddedState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     gpus: int | None = None
     agent: bool = True
     driver: str = HOST_DRIVER
+    gates: str = ""
     server: ProcessRecord | None = None
     complete: bool = False
 

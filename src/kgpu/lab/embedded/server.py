@@ -51,7 +51,7 @@ _STOP_S: Final = 2.0  # for controllers, and for requests that are being answere
 class ServerSettings:
     """``data`` is the folder of the journal, None for memory alone; ``port`` 0 picks a free one.
 
-    ``event_ttl``: seconds for which Events are kept.
+    ``event_ttl``: seconds for which Events are kept. ``gates``: feature gates that are on, of ``kinds.GATES``.
     """
 
     folder: Path
@@ -60,6 +60,7 @@ class ServerSettings:
     port: int = 0
     data: Path | None = None
     event_ttl: float = 3600.0
+    gates: frozenset[str] = frozenset()
 
     @property
     def kubeconfig(self) -> Path:
@@ -183,7 +184,7 @@ def assemble(settings: ServerSettings, port: int, pki: tls.Pki) -> ServerParts:
     from kgpu.lab.embedded.http import discovery, logs, metrics, paths, proxy, resources
     from kgpu.lab.embedded.http.app import App
     from kgpu.lab.embedded.journal import Journal
-    from kgpu.lab.embedded.kinds import Kinds
+    from kgpu.lab.embedded.kinds import TAINT_RULES_GATE, Kinds, behind, builtin
     from kgpu.lab.embedded.openapi import OpenApi
     from kgpu.lab.embedded.store import ObjectStore
     from kgpu.lab.embedded.types.admission import chain
@@ -195,7 +196,7 @@ def assemble(settings: ServerSettings, port: int, pki: tls.Pki) -> ServerParts:
         return is_pods(place.uid, nodes / place.node, address, number)
 
     nodes = settings.node_kubeconfig.parent
-    kinds = Kinds()
+    kinds = Kinds((*builtin(), *behind(settings.gates)))
     store = ObjectStore(Journal.open(settings.data) if settings.data is not None else None)
     custom = CustomKinds(kinds)
     known = auth.Auth(store, tokens=settings.tokens, key=pki.token_key)
@@ -219,9 +220,10 @@ def assemble(settings: ServerSettings, port: int, pki: tls.Pki) -> ServerParts:
         discovery.Discovery(kinds, place), counted, documents=OpenApi(kinds, custom), ready={"etcd": lambda: ""},
         issuer=known, address=place,
     )  # fmt: skip
-    return ServerParts(
-        app=App(served, known, others), core=core, roles=_roles(core, pki.ca.read_text("ascii"), settings.event_ttl)
-    )
+    roles = _roles(
+        core, pki.ca.read_text("ascii"), settings.event_ttl, taint_rules=TAINT_RULES_GATE in settings.gates
+    )  # fmt: skip
+    return ServerParts(app=App(served, known, others), core=core, roles=roles)
 
 
 def _counts(store: Any, kinds: Any) -> dict[str, int]:
@@ -231,7 +233,7 @@ def _counts(store: Any, kinds: Any) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _roles(core: ApiCore, root_ca: str, event_ttl: float) -> dict[str, RoleFunction]:
+def _roles(core: ApiCore, root_ca: str, event_ttl: float, *, taint_rules: bool) -> dict[str, RoleFunction]:
     from kgpu.lab.embedded.bootstrap import USER
     from kgpu.lab.embedded.core.expiring import Expiring
     from kgpu.lab.embedded.local_api import LocalApi
@@ -243,13 +245,13 @@ def _roles(core: ApiCore, root_ca: str, event_ttl: float) -> dict[str, RoleFunct
         from kgpu.lab.embedded.controllers import run
 
         handle.running()
-        await run.run(local("kube-controller-manager"), root_ca=root_ca)
+        await run.run(local("kube-controller-manager"), root_ca=root_ca, taint_rules=taint_rules)
 
     async def scheduler(handle: RoleHandle) -> None:
         from kgpu.lab.embedded.scheduler import run
 
         handle.running()
-        await run.run(local("kube-scheduler"))
+        await run.run(local("kube-scheduler"), taint_rules=taint_rules)
 
     ends = Expiring(core.store, event_ttl)
 
@@ -325,6 +327,16 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _gates(text: str) -> frozenset[str]:
+    """The gates that are on. Raises ValueError for one that changes nothing here."""
+    from kgpu.lab.embedded.kinds import GATES
+
+    rows = [part.partition("=") for part in text.split(",") if part]
+    if any(name not in GATES or value not in ("true", "false") for name, _, value in rows):
+        raise ValueError(text)
+    return frozenset(name for name, _, value in rows if value == "true")
+
+
 def main() -> int:
     """Parse the command line and run; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m kgpu.lab.embedded.server", description="The embedded cluster.")
@@ -334,6 +346,7 @@ def main() -> int:
     parser.add_argument("--port", default=0, type=int, help="port to listen on (default: a free one)")
     parser.add_argument("--data", type=Path, help="keep the cluster's objects in this folder")
     parser.add_argument("--event-ttl", default=3600.0, type=_seconds, help="seconds to keep Events (default: 3600)")
+    parser.add_argument("--feature-gates", default=(), type=_gates, help="GATE=true,...: what is off by default")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     arguments = parser.parse_args()
     from kgpu.base.log import configure
@@ -344,6 +357,7 @@ def main() -> int:
     settings = ServerSettings(
         folder=arguments.dir.absolute(), name=arguments.name, host=arguments.host, port=arguments.port,
         data=arguments.data.absolute() if arguments.data else None, event_ttl=arguments.event_ttl,
+        gates=frozenset(arguments.feature_gates),
     )  # fmt: skip
     os.umask(0o077)
     try:

@@ -9,7 +9,7 @@ import asyncio
 import datetime as dt
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from kgpu.kube.kinds import NAMESPACES, SERVICE_ACCOUNTS
 from kgpu.kube.port import NODES, PODS, KubeApi, Resource, name_of
 from kgpu.lab.embedded.controllers.kinds import (
     DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
@@ -38,9 +39,12 @@ KINDS = {
     one.kind: one
     for one in (PODS, *POLICIES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, DEVICE_CLASSES)
 }
+GATED = {DEVICE_TAINT_RULES.kind: DEVICE_TAINT_RULES}
+"""Served with a feature gate alone."""
 QUIET_S = 3.0  # without a change; what is tried again after a refusal comes sooner
 PATIENCE_S = 25.0
 TRIES = 3
+NOW = "2026-01-02T03:04:05Z"
 
 
 def recorded() -> dict[str, Any]:
@@ -50,8 +54,9 @@ def recorded() -> dict[str, Any]:
 
 
 class Player:
-    def __init__(self, api: KubeApi) -> None:
+    def __init__(self, api: KubeApi, kinds: Mapping[str, Resource] = KINDS) -> None:
         self.api = api
+        self.kinds = kinds
 
     async def prepare(self) -> None:
         """Make the namespace, and wait for what its pods need."""
@@ -69,23 +74,53 @@ class Player:
         for obj in story.objects:
             if obj["kind"] == "ValidatingAdmissionPolicy":
                 await self.in_force(obj)
+        waits = any("conditions" in step for step in story.steps)
         for step in story.steps:
             if "delete" in step:
-                resource = KINDS[step["delete"]]
+                resource = self.kinds[step["delete"]]
                 await self.api.delete(resource, name_of(step), namespace=_namespace(resource), grace=0)
+            elif "conditions" in step:
+                await self.conditions(name_of(step), step["conditions"])
             else:
                 await self.create(step)
                 if step["kind"] == "Pod":
-                    await self.decided(name_of(step), stuck=wanted is not None and name_of(step) in wanted["untried"])
+                    # Of a pod that waits for its devices nothing is said but in an Event.
+                    stuck = waits or (wanted is not None and name_of(step) in wanted["untried"])
+                    await self.decided(name_of(step), stuck=stuck)
         return await self.end(wanted)
 
     async def create(self, obj: Object) -> None:
-        resource = KINDS[obj["kind"]]
+        resource = self.kinds[obj["kind"]]
         metadata = {**obj["metadata"], **({"namespace": NAMESPACE} if resource.namespaced else {})}
         await self.api.create(resource, {**obj, "metadata": metadata})
         if status := obj.get("status"):
             named = {"name": name_of(obj), "namespace": NAMESPACE, "subresource": "status"}
             await self.api.patch(resource, change={"status": status}, **named)
+
+    async def conditions(self, claim: str, conditions: Mapping[str, str]) -> None:
+        """As a driver: say of all that the claim has got that these conditions are so; first wait until it has it."""
+        rows = [
+            {
+                "type": kind,
+                "status": status,
+                "reason": "Said",
+                "message": f"{kind} is {status}",
+                "lastTransitionTime": NOW,
+            }
+            for kind, status in conditions.items()
+        ]
+        while True:
+            found = await self.api.get(RESOURCE_CLAIMS, claim, namespace=NAMESPACE) or {}
+            allocation = (found.get("status") or {}).get("allocation")
+            if allocation:
+                break
+            await asyncio.sleep(0.02)
+        devices = [
+            {**{key: result[key] for key in ("driver", "pool", "device")}, "conditions": rows}
+            for result in allocation["devices"]["results"]
+        ]
+        named = {"name": claim, "namespace": NAMESPACE, "subresource": "status"}
+        await self.api.patch(RESOURCE_CLAIMS, change={"status": {"devices": devices}}, **named)
 
     async def node(self, name: str, extended: Object) -> None:
         """A ready node that the controllers say nothing against."""
@@ -154,7 +189,7 @@ class Player:
 
     async def clean(self) -> None:
         """Remove all that a story has made."""
-        for resource in (PODS, *(kind for kind in KINDS.values() if kind != PODS), NODES):
+        for resource in (PODS, *(kind for kind in self.kinds.values() if kind != PODS), NODES):
             namespace = _namespace(resource)
             while found := (await self.api.list(resource, namespace=namespace)).items:
                 for one in found:
@@ -202,6 +237,7 @@ def _claim(claim: Object, names: dict[str, str]) -> Object:
     for result in ((status.get("allocation") or {}).get("devices") or {}).get("results") or ():
         if "shareID" in result:
             result["shareID"] = "ID"
+    (status.get("allocation") or {}).pop("allocationTimestamp", None)
     status["reservedFor"] = [names.get(user["uid"], user["name"]) for user in status.get("reservedFor") or ()]
     metadata = claim["metadata"]
     found = {"status": status, "finalizers": metadata.get("finalizers") or []}
@@ -213,17 +249,22 @@ def _claim(claim: Object, names: dict[str, str]) -> Object:
 
 
 async def play_all(
-    api: KubeApi, wanted: Mapping[str, Any] = MappingProxyType({}), only: Collection[str] = ()
+    api: KubeApi,
+    wanted: Mapping[str, Any] = MappingProxyType({}),
+    only: Collection[str] = (),
+    *,
+    stories: Sequence[DeviceStory] = STORIES,
+    kinds: Mapping[str, Resource] = KINDS,
 ) -> dict[str, Any]:
     """How the stories of these names end, all without any, one after another, on one cluster.
 
     One that does not end as wanted is played again: now and then a real scheduler tries a pod before it has the slices
     that were made before the pod, and is not woken by them.
     """
-    player = Player(api)
+    player = Player(api, kinds)
     await player.prepare()
     ends = {}
-    for story in (story for story in STORIES if not only or story.name in only):
+    for story in (story for story in stories if not only or story.name in only):
         for _ in range(TRIES):
             ends[story.name] = await player.play(story, wanted.get(story.name))
             await player.clean()

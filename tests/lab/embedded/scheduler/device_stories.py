@@ -17,7 +17,7 @@ ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 @dataclass(frozen=True)
 class DeviceStory:
     """``objects`` are there before the first pod; ``steps`` are done one by one: a pod or another object comes, or
-    (``delete``) one goes. ``capacity`` is what nodes have of extended resources.
+    (``delete``) one goes, or (``conditions``) a driver says how a claim's devices are. ``capacity`` is what nodes have of extended resources.
     """
 
     name: str
@@ -27,9 +27,15 @@ class DeviceStory:
     capacity: Sequence[tuple[str, str, str]] = ()
 
 
+FIELDS = (
+    "taints", "consumesCounters", "allowMultipleAllocations", "bindsToNode", "bindingConditions",
+    "bindingFailureConditions",
+)  # fmt: skip
+
+
 def device(name: str, *, memory: str = "80Gi", **more: Any) -> Object:
     """Keywords that are no field of a device are its attributes."""
-    fields = {key: more.pop(key) for key in ("taints", "consumesCounters", "allowMultipleAllocations") if key in more}
+    fields = {key: more.pop(key) for key in FIELDS if key in more}
     kinds: dict[type, str] = {str: "string", bool: "bool", int: "int"}
     attributes = {key: {kinds[type(value)]: value} for key, value in more.items()}
     found = {"name": name, "attributes": attributes, "capacity": {"memory": {"value": memory}}, **fields}

@@ -30,6 +30,9 @@ DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "Po
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 RESOURCE_SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
+DEVICE_TAINT_RULES: Final = Resource(
+    "resource.k8s.io", "v1alpha3", "devicetaintrules", "DeviceTaintRule", namespaced=False
+)
 RESOURCE_CLAIM_TEMPLATES: Final = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate")
 
 __all__ = [
@@ -39,6 +42,7 @@ __all__ = [
     "DAEMON_SETS",
     "DEPLOYMENTS",
     "DEVICE_CLASSES",
+    "DEVICE_TAINT_RULES",
     "DISRUPTION_BUDGETS",
     "ENDPOINTS",
     "ENDPOINT_SLICES",

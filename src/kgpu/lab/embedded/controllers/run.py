@@ -16,6 +16,7 @@ from kgpu.lab.embedded.controllers.controller import ObjectController
 from kgpu.lab.embedded.controllers.cronjob import CronJobController
 from kgpu.lab.embedded.controllers.daemonset import DaemonSetController
 from kgpu.lab.embedded.controllers.deployment import DeploymentController
+from kgpu.lab.embedded.controllers.devicetainteviction import DeviceTaintEvictionController
 from kgpu.lab.embedded.controllers.disruption import DisruptionController
 from kgpu.lab.embedded.controllers.endpoints import EndpointController, EndpointSliceController
 from kgpu.lab.embedded.controllers.gc import GarbageCollector
@@ -42,11 +43,13 @@ log = logging.getLogger(__name__)
 _STOP: Final = 5.0  # seconds for all of them to end
 
 
-def controllers(cluster: ControllerContext, *, root_ca: str = "", node_grace: float = GRACE) -> list[ObjectController]:
+def controllers(
+    cluster: ControllerContext, *, root_ca: str = "", node_grace: float = GRACE, taint_rules: bool = False
+) -> list[ObjectController]:
     """All of them, not yet running.
 
     ``root_ca`` (PEM) is the API server's CA for pods; ``node_grace`` the seconds of silence after which a node's state
-    is unknown.
+    is unknown; ``taint_rules``: DeviceTaintRules are served.
     """
     kinds = ServedKinds(cluster)
     return [
@@ -70,6 +73,7 @@ def controllers(cluster: ControllerContext, *, root_ca: str = "", node_grace: fl
         NodeLifecycleController(cluster, grace=node_grace),
         NodeTtlController(cluster),
         TaintEvictionController(cluster),
+        DeviceTaintEvictionController(cluster, rules=taint_rules),
         PodGarbageCollector(cluster),
         PolicyStatusController(cluster),
         GarbageCollector(cluster, kinds),
@@ -81,6 +85,7 @@ async def run(
     *,
     root_ca: str = "",
     node_grace: float = GRACE,
+    taint_rules: bool = False,
     now: Callable[[], dt.datetime] = wall_clock,
 ) -> None:
     """Run all controllers against ``api`` until cancelled; ``now`` is the wall clock, in UTC. See ``controllers``."""
@@ -93,7 +98,8 @@ async def run(
 
     roles: dict[str, RoleFunction] = {"event-recorder": record}
     roles |= {
-        controller.name: controller.run for controller in controllers(cluster, root_ca=root_ca, node_grace=node_grace)
+        controller.name: controller.run
+        for controller in controllers(cluster, root_ca=root_ca, node_grace=node_grace, taint_rules=taint_rules)
     }
     try:
         for name, function in roles.items():

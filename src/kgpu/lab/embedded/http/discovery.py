@@ -62,7 +62,7 @@ class Discovery:
     # --- groups ---------------------------------------------------------------------------------------------------
 
     def _groups(self) -> list[Object]:
-        known: list[Object] = list(discovery_data()["groups"])
+        known: list[Object] = [self._with_gated(group) for group in discovery_data()["groups"]]
         names = {group["name"] for group in known}
         custom: dict[str, set[str]] = {}
         for kind in self._kinds:
@@ -72,6 +72,13 @@ class Discovery:
             rows = [{"groupVersion": f"{name}/{version}", "version": version} for version in by_priority(custom[name])]
             known.append({"name": name, "versions": rows, "preferredVersion": rows[0]})
         return known
+
+    def _with_gated(self, group: Object) -> Object:
+        """The group with the versions that it has by feature gates only; those come last, as alpha versions do."""
+        listed = {row["version"] for row in group["versions"]}
+        more = {kind.version for kind in self._kinds if kind.group == group["name"] and not kind.custom} - listed
+        rows = [{"groupVersion": f"{group['name']}/{version}", "version": version} for version in by_priority(more)]
+        return {**group, "versions": [*group["versions"], *rows]} if rows else group
 
     def _plain(self, path: str) -> Object | None:
         parts = path.strip("/").split("/")

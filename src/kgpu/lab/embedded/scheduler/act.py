@@ -54,6 +54,11 @@ class SchedulerWriter:
         self._emit(pod, NORMAL, "Scheduled", f"Successfully assigned {where}")
         return True
 
+    def waits(self, pod: Object, node: str) -> None:
+        """Tell that the pod's devices are still to be attached to its node."""
+        words = f"waiting for binding conditions for device on node {node}"
+        self._emit(pod, NORMAL, "BindingConditionsPending", words)
+
     async def refuse(self, pod: Object, fit_verdict: FitVerdict, nominated: str | None) -> None:
         """Write that the pod fits nowhere, and the nominated node; None leaves that as it is."""
         self._emit(pod, WARNING, "FailedScheduling", fit_verdict.message)

@@ -5,6 +5,7 @@ Source: dynamicresources.go of Kubernetes 1.35: bindClaim, Unreserve, PostFilter
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,8 +19,10 @@ from kgpu.fit.extended import ExtendedClaim
 from kgpu.fit.model import ClaimView
 from kgpu.formats.names import CLAIM_FINALIZER
 from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, Object, Patch, version_of
+from kgpu.lab.embedded.controllers.cluster import wall_clock
 from kgpu.lab.embedded.controllers.controller import refusal_text
 from kgpu.lab.embedded.controllers.kinds import RESOURCE_CLAIMS
+from kgpu.lab.embedded.controllers.meta import stamp
 from kgpu.lab.embedded.scheduler.devices import ClaimGrant, claim_of_extended, claim_status
 
 log = logging.getLogger(__name__)
@@ -37,11 +40,18 @@ class ClaimWritingError(Exception):
 class ClaimWriter:
     """``learn`` is told of every claim as it was written."""
 
-    def __init__(self, api: KubeApi, learn: Callable[[Object], Awaitable[None]]) -> None:
+    def __init__(
+        self, api: KubeApi, learn: Callable[[Object], Awaitable[None]], now: Callable[[], dt.datetime] = wall_clock
+    ) -> None:
         self._api = api
+        self._now = now
         self._learn = learn
         self._made: dict[str, ClaimView] = {}
         """Claims for extended resources of pods that are not bound yet, by the pod's uid."""
+
+    def made(self, pod: PodView) -> ClaimView | None:
+        """The claim that was made for the pod's extended resources, while it is not bound."""
+        return self._made.get(pod.uid)
 
     async def grant(self, pod: PodView, grants: Sequence[ClaimGrant]) -> None:
         """Write allocations and reservations. Raises ClaimWritingError; what was written before stays."""
@@ -96,7 +106,9 @@ class ClaimWriter:
                 raise ClaimWritingError(f"claim {shown} got allocated elsewhere in the meantime")
             claim = await self._protected(claim)
         await self._learn(
-            await self._patch(claim, {"status": claim_status(grant, status, pod, _share_id)}, subresource="status")
+            await self._patch(
+                claim, {"status": claim_status(grant, status, pod, _share_id, stamp(self._now()))}, subresource="status"
+            )
         )
 
     async def _protected(self, claim: Object) -> Object:

@@ -14,7 +14,7 @@ from kgpu.base.plain import mapping, text
 from kgpu.fit import PodView
 from kgpu.fit.devices import read
 from kgpu.fit.devices.fitter import AllocatingFitter
-from kgpu.fit.devices.model import AllocationGates, ClassRules, DeviceSlice, TakenDevice
+from kgpu.fit.devices.model import AllocationGates, ClassRules, DeviceSlice, TaintRule, TakenDevice
 from kgpu.fit.devices.result import AllocatedClaim
 from kgpu.fit.devices.selector import SelectorEngine
 from kgpu.fit.extended import ExtendedClaim, extended_ask
@@ -25,8 +25,10 @@ from kgpu.kube.port import Change, Object, name_of, namespace_of
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-GATES: Final = AllocationGates(device_taints=True, partitionable_devices=True, consumable_capacity=True)
-"""As the API has them (``types/validate``), without DRADeviceBindingConditions. DRAExtendedResource is on, too."""
+GATES: Final = AllocationGates(
+    device_taints=True, partitionable_devices=True, consumable_capacity=True, binding_conditions=True
+)
+"""As the API has them (``types/validate``). DRAExtendedResource is on, too."""
 _STEPS_ON_A_NODE: Final = 2000
 _STEPS: Final = 6000
 """Of the search for one pod's devices, some 0.2 ms each, while nobody else is served."""
@@ -54,19 +56,22 @@ class SchedulerDevices:
     """Makes what evaluates selectors, at the first question."""
     _slices: dict[str, DeviceSlice] = field(default_factory=dict)
     _classes: dict[str, ClassRules] = field(default_factory=dict)
+    _rules: dict[str, TaintRule] = field(default_factory=dict)
     _taken: dict[tuple[str, str], tuple[TakenDevice, ...]] = field(default_factory=dict)
     _granted: dict[str, tuple[TakenDevice, ...]] = field(default_factory=dict)
     _selectors: SelectorEngine | None = None
     _fitter: AllocatingFitter | None = None
 
     def follow(self, change: Change, obj: Object) -> None:
-        """Take in a ResourceSlice, DeviceClass or ResourceClaim."""
+        """Take in a ResourceSlice, DeviceClass, DeviceTaintRule or ResourceClaim."""
         kind, name = obj.get("kind"), name_of(obj)
         if kind == "ResourceSlice":
             _keep(self._slices, name, None if change is Change.DELETED else read.device_slice(obj))
         elif kind == "DeviceClass":
             rules = read.class_rules(name, mapping(obj.get("spec")))
             _keep(self._classes, name, None if change is Change.DELETED else rules)
+        elif kind == "DeviceTaintRule":
+            _keep(self._rules, name, None if change is Change.DELETED else read.taint_rule(obj))
         else:
             self._follow_claim(change, obj)
             return
@@ -135,6 +140,7 @@ class SchedulerDevices:
                 taken=[device for held in (self._taken, self._granted) for some in held.values() for device in some],
                 selectors=self._selectors,
                 gates=GATES,
+                rules=self._rules.values(),
                 max_steps=_STEPS_ON_A_NODE,
                 most=_STEPS,
             )
@@ -155,12 +161,17 @@ def cel() -> SelectorEngine:
     return CelSelectors()
 
 
-def claim_status(grant: ClaimGrant, known: Mapping[str, Any], pod: PodView, new_share_id: Callable[[], str]) -> Object:
-    """What changes in the claim's status, which is ``known`` now: the pod uses it, and it has what it is granted."""
+def claim_status(
+    grant: ClaimGrant, known: Mapping[str, Any], pod: PodView, new_share_id: Callable[[], str], at: str
+) -> Object:
+    """What changes in the claim's status, which is ``known`` now: the pod uses it, and it has what it is granted.
+
+    ``at``: the time, from which the wait for binding conditions counts.
+    """
     users = known.get("reservedFor") or ()
     status: Object = {"reservedFor": [*users, {"resource": "pods", "name": pod.name, "uid": pod.uid}]}
     if grant.allocation is not None:
-        status["allocation"] = grant.allocation.to_status(new_share_id)
+        status["allocation"] = {**grant.allocation.to_status(new_share_id), "allocationTimestamp": at}
     return status
 
 

@@ -28,6 +28,7 @@ from kgpu.lab.embedded.controllers.cluster import wall_clock
 from kgpu.lab.embedded.controllers.pacing import PacedApi, take_turn
 from kgpu.lab.embedded.controllers.recorder import Recorder
 from kgpu.lab.embedded.scheduler.act import SchedulerWriter
+from kgpu.lab.embedded.scheduler.binding import BindingWait
 from kgpu.lab.embedded.scheduler.claim_writing import ClaimWriter, ClaimWritingError
 from kgpu.lab.embedded.scheduler.devices import ClaimGrant, SchedulerDevices, cel
 from kgpu.lab.embedded.scheduler.queue import ClusterEvent, Queue
@@ -49,6 +50,7 @@ _FOLLOWED: Final[tuple[tuple[Resource, ClusterEvent], ...]] = (
     (NODES, ClusterEvent.NODE),
 )
 """All followed kinds but pods, with the event that a change of one is."""
+_TAINT_RULES: Final = ((kinds.DEVICE_TAINT_RULES, ClusterEvent.CLAIM),)
 _SMALL: Final = 100  # nodes: smaller clusters are searched whole, larger ones until a share fits
 
 
@@ -68,8 +70,9 @@ class Scheduler:
         clock: Clock | None = None,
         now: Callable[[], dt.datetime] = wall_clock,
         dice: random.Random | None = None,
+        taint_rules: bool = False,
     ) -> None:
-        """``dice`` choose between nodes of equal score."""
+        """``dice`` choose between nodes of equal score; ``taint_rules``: DeviceTaintRules are served."""
         self.name = name
         self.snapshot = ClusterSnapshot()
         self.snapshot.classes_offer = True
@@ -87,10 +90,12 @@ class Scheduler:
         self._pods = Informer(api, Scope(PODS), clock=clock, on_change=self._pod_changed)
         others = {
             resource: Informer(api, Scope(resource), clock=clock, on_change=self._other(event))
-            for resource, event in _FOLLOWED
+            for resource, event in (*_FOLLOWED, *(_TAINT_RULES if taint_rules else ()))
         }
         self._others = list(others.values())
-        self._claims = ClaimWriter(api, others[kinds.RESOURCE_CLAIMS].learn)
+        self._claims = ClaimWriter(api, others[kinds.RESOURCE_CLAIMS].learn, now)
+        self.snapshot.now = now
+        self._attaching = BindingWait(self.snapshot)
 
     async def run(self) -> None:
         """Schedule until cancelled."""
@@ -199,6 +204,7 @@ class Scheduler:
                     self.snapshot.put(view)
             if event in (ClusterEvent.CLAIM, ClusterEvent.DEVICE_CLASS):
                 self._wait_for_claims()
+                self._attaching.changed()
             self._notify(event, helped)
 
         return follow
@@ -208,7 +214,7 @@ class Scheduler:
         before = self.snapshot.shelf.claims.get(claim.key)
         if before is not None and before.allocated and (gone or not claim.allocated):
             return None
-        if before is not None and (before.allocated, before.reserved_for) == (claim.allocated, claim.reserved_for):
+        if before is not None and _status(before) == _status(claim):
             return ()
         return {
             pod.id
@@ -308,7 +314,7 @@ class Scheduler:
 
     async def _bind(self, pod: PodView, node: str, grants: tuple[ClaimGrant, ...]) -> None:
         obj = self._objects.get(pod.id)
-        if obj is not None and await self._granted(pod, obj, grants) and await self._actions.bind(obj, node):
+        if obj is not None and await self._granted(pod, obj, node, grants) and await self._actions.bind(obj, node):
             self.queue.done(pod.id)
             self._claims.bound(pod)
             return
@@ -320,19 +326,26 @@ class Scheduler:
             self._notify(ClusterEvent.POD_GONE)
         self._news.set()
 
-    async def _granted(self, pod: PodView, obj: Object, grants: tuple[ClaimGrant, ...]) -> bool:
-        """Whether the pod has its claims now."""
+    async def _granted(self, pod: PodView, obj: Object, node: str, grants: tuple[ClaimGrant, ...]) -> bool:
+        """Whether the pod has its claims now, and their devices are attached to the node."""
         try:
-            await self._claims.grant(pod, grants)
+            await self._written(pod, grants)
+            made = self._claims.made(pod)
+            keys = [made.key if grant.extended is not None and made else grant.claim.key for grant in grants]
+            await self._attaching.attached(keys, lambda: self._actions.waits(obj, node))
         except ClaimWritingError as error:
             await self._actions.refuse(obj, _fault(pod, str(error)), "")
             return False
+        return True
+
+    async def _written(self, pod: PodView, grants: tuple[ClaimGrant, ...]) -> None:
+        try:
+            await self._claims.grant(pod, grants)
         finally:
             # What was written is known by now.
             for grant in grants:
                 if grant.allocation is not None:
                     self._devices.release(grant.claim.uid)
-        return True
 
     async def _preempt(self, pod: PodView, fit_verdict: FitVerdict) -> None:
         assert fit_verdict.preemption is not None
@@ -352,6 +365,11 @@ class Scheduler:
         task.add_done_callback(self._tasks.discard)
 
 
+def _status(claim: ClaimView) -> tuple[object, ...]:
+    """What of a claim's status concerns the pods that use it."""
+    return claim.allocated, claim.reserved_for, claim.binding
+
+
 def _fault(pod: PodView, message: str) -> FitVerdict:
     return FitVerdict(pod=pod, nodes=0, reason=SCHEDULER_ERROR, message=message)
 
@@ -369,6 +387,6 @@ def _worth_a_try(before: PodView, view: PodView) -> bool:
     )
 
 
-async def run(api: KubeApi, *, name: str = DEFAULT_NAME) -> None:
+async def run(api: KubeApi, *, name: str = DEFAULT_NAME, taint_rules: bool = False) -> None:
     """Schedule the pods whose ``schedulerName`` is ``name`` until cancelled."""
-    await Scheduler(PacedApi(api), name=name).run()
+    await Scheduler(PacedApi(api), name=name, taint_rules=taint_rules).run()

@@ -32,6 +32,7 @@ _GENERATION: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     ("networking.k8s.io", "networkpolicies"): ("spec",),
     ("policy", "poddisruptionbudgets"): ("spec",),
     ("resource.k8s.io", "deviceclasses"): ("spec",),
+    ("resource.k8s.io", "devicetaintrules"): ("spec",),
     ("resource.k8s.io", "resourceslices"): ("spec",),
     ("scheduling.k8s.io", "priorityclasses"): (),
     ("flowcontrol.apiserver.k8s.io", "flowschemas"): ("spec",),
@@ -46,6 +47,7 @@ _KEEPS_STATUS: Final = frozenset({("", "nodes")})
 # Kinds whose status updates take no metadata at all.
 _STATUS_ALONE: Final = frozenset(
     {
+        ("resource.k8s.io", "devicetaintrules"),
         ("resource.k8s.io", "resourceclaims"),
         ("storage.k8s.io", "volumeattachments"),
         ("networking.k8s.io", "servicecidrs"),

@@ -76,6 +76,7 @@ DEFAULTS: Final[dict[str, Callable[[Object], None]]] = {
     "resource.v1.ExactDeviceRequest": _device_count,
     "resource.v1.DeviceSubRequest": _device_count,
     "resource.v1.DeviceTaint": _device_taint,
+    "resource.v1alpha3.DeviceTaint": _device_taint,
     "scheduling.v1.PriorityClass": fixed(preemptionPolicy="PreemptLowerPriority"),
     "admissionregistration.v1.ValidatingWebhook": _WEBHOOK,
     "admissionregistration.v1.MutatingWebhook": both(_WEBHOOK, fixed(reinvocationPolicy="Never")),

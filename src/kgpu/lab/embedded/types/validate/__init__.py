@@ -15,6 +15,7 @@ from kgpu.lab.embedded.types.validate import (
     core,
     device_claims,
     device_slices,
+    device_taint_rules,
     jobs,
     limits,
     networking,
@@ -44,6 +45,7 @@ CHECKS: Final[dict[tuple[str, str], Check]] = {
     **other_groups.CHECKS,
     **device_claims.CHECKS,
     **device_slices.CHECKS,
+    **device_taint_rules.CHECKS,
     **policies.CHECKS,
 }
 
