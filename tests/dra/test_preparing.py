@@ -342,7 +342,9 @@ async def test_after_a_reboot_nothing_is_prepared(tmp_path: Path) -> None:
     await made.unprepare("a")
 
 
-async def test_a_claim_that_changes_no_hardware_is_written_down_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_claim_that_changes_no_hardware_is_written_down_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before its spec, which is written anew where a kill comes between."""
     written: list[tuple[bool, bool]] = []
     put = ClaimRecords.put

@@ -19,9 +19,7 @@ ONE = ClaimRecord(
 )  # fmt: skip
 
 
-def opened(
-    folder: Path, told: list[Advice] | None = None, boot: str = "boot-1", began: float = 0.0
-) -> ClaimRecords:
+def opened(folder: Path, told: list[Advice] | None = None, boot: str = "boot-1", began: float = 0.0) -> ClaimRecords:
     made = ClaimRecords(folder, boot=boot, report=(told if told is not None else []).append, began=began)
     made.load()
     return made
