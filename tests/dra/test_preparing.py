@@ -12,6 +12,7 @@ import pytest
 from kgpu.base.errors import HostError
 from kgpu.dra.granted import ClaimRefusedError
 from kgpu.dra.preparing import Preparations
+from kgpu.dra.records import ClaimRecords
 from kgpu.formats import cdi
 from kgpu.formats.names import DRA_PARAMETERS
 from kgpu.hw.partitioning import PartitionError
@@ -336,8 +337,31 @@ async def test_after_a_reboot_nothing_is_prepared(tmp_path: Path) -> None:
     await (await node.start()).prepare(claim("a", SLICE))
     rebooted = Node(tmp_path, boot="boot-2")
     made = await rebooted.start()
+    assert node.record_files() == node.spec_files() == set()
     assert names(await made.prepare(claim("b", "gpu-0"))) == ["gpu-0"]
     await made.unprepare("a")
+
+
+async def test_a_claim_that_changes_no_hardware_is_written_down_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its spec, which is written anew where a kill comes between."""
+    written: list[tuple[bool, bool]] = []
+    put = ClaimRecords.put
+    monkeypatch.setattr(
+        ClaimRecords,
+        "put",
+        lambda self, record: (written.append((record.done, bool(node.spec_files()))), put(self, record)),
+    )
+    made = await node.start()
+    await made.prepare(claim("a", "gpu-0", "gpu-1"))
+    assert written == [(True, False)]
+    await made.unprepare("a")
+    assert written == [(True, False)]
+    await made.prepare(claim("b", SLICE))
+    assert written[1:] == [(False, False), (True, False)]
+    await made.unprepare("b")
+    assert written[3:] == [(False, True)]
 
 
 @pytest.mark.parametrize("seed", range(count(4, 20)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ ONE = ClaimRecord(
 )  # fmt: skip
 
 
-def opened(folder: Path, told: list[Advice] | None = None, boot: str = "boot-1") -> ClaimRecords:
-    made = ClaimRecords(folder, boot=boot, report=(told if told is not None else []).append)
+def opened(folder: Path, told: list[Advice] | None = None, boot: str = "boot-1", began: float = 0.0) -> ClaimRecords:
+    made = ClaimRecords(folder, boot=boot, report=(told if told is not None else []).append, began=began)
     made.load()
     return made
 
@@ -76,6 +77,29 @@ def test_records_of_another_boot_are_gone(tmp_path: Path) -> None:
     opened(tmp_path).put(ONE)
     assert dict(opened(tmp_path, boot="boot-2").all) == {}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_one_from_before_the_boot_is_no_news(tmp_path: Path) -> None:
+    """A machine that stops may leave files of which nothing was on the disk yet."""
+    opened(tmp_path).put(ONE)
+    path = tmp_path / "uid-1.json"
+    path.write_bytes(b"")
+    os.utime(path, (1000.0, 1000.0))
+    told: list[Advice] = []
+    records = opened(tmp_path, told, boot="boot-2", began=1001.0)
+    assert (dict(records.all), records.former, told) == ({}, ["uid-1"], [])
+    assert list(tmp_path.iterdir()) == []
+    path.write_bytes(b"")
+    os.utime(path, (1002.0, 1002.0))
+    assert opened(tmp_path, told, boot="boot-2", began=1001.0).former == []
+    assert [advice.reason for advice in told] == ["ClaimRecordUnreadable"]
+
+
+def test_nobody_waits_for_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts for this boot alone has to hold against a kill, not against a machine that stops."""
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: pytest.fail("a record is flushed"))
+    opened(tmp_path).put(ONE)
+    assert dict(opened(tmp_path).all) == {"uid-1": ONE}
 
 
 def test_a_file_under_another_name_counts_for_nothing(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,9 @@ MIG = "mig.nvidia.com"
 
 
 class DraNode:
-    """A lab with one node of two GPUs, whose agent is the role ``dra`` with slices that are made for claims."""
+    """A lab with one node, whose agent is the role ``dra``, usually with slices that are made for claims."""
 
-    def __init__(self, lab: EmbeddedLab, folder: Path) -> None:
+    def __init__(self, lab: EmbeddedLab, folder: Path, *, gates: str = "DynamicMIG=true") -> None:
         self.lab = lab
         (hardware,) = lab.hardware()
         self.root = hardware.root
@@ -47,10 +47,20 @@ class DraNode:
             "KUBELET_REGISTRAR_DIRECTORY_PATH": str(node / "plugins_registry"),
             "KUBELET_PLUGINS_DIRECTORY_PATH": str(folder / "plugins"),
             "CDI_ROOT": str(node / "cdi"),
-            "FEATURE_GATES": "DynamicMIG=true",
+            "FEATURE_GATES": gates,
         }
         with (folder / "agent.log").open("wb") as out:
             self.process = subprocess.Popen(words, stdout=out, stderr=out, env=env)
+
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        """The first answer that is true."""
+        found: list[Any] = []
+        assert polling.holds(lambda: found.append(condition()) or bool(found[-1]), seconds=60), what  # type: ignore[func-returns-value]
+        return found[-1]
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
         done = self.lab.kubectl_run(*words, stdin=stdin)
@@ -96,8 +106,7 @@ def dra(kubectl: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DraN
         yield made
     finally:
         if made is not None:
-            made.process.terminate()
-            made.process.wait()
+            made.end()
         lab.down()
 
 

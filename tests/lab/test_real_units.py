@@ -179,6 +179,16 @@ def test_the_api_server_writes_down_what_is_asked_only_where_that_is_wanted() ->
         assert ("/lab/config/audit.yaml" in texts) is audit
 
 
+def test_further_versions_of_apis_are_served_where_they_are_wanted() -> None:
+    def asked(spec: LabSpec) -> list[str]:
+        plan = make_plan(spec, LabPaths(Path("/lab")), LabNetwork(0), bin_dir=Path("/b"), environ={})
+        api = next(process for process in plan.processes if process.name == "kube-apiserver")
+        return [word for word in api.argv if word.startswith("--runtime-config")]
+
+    assert asked(LabSpec()) == []
+    assert asked(LabSpec(api_versions=("a/v1", "b/v2"))) == ["--runtime-config=a/v1=true,b/v2=true"]
+
+
 def test_configs_are_what_their_readers_expect() -> None:
     paths = LabPaths(Path("/lab"))
     texts = configs.files(LabSpec(), paths, LabNetwork(0), bin_dir="/b", snapshotter="overlayfs")

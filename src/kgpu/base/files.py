@@ -2,7 +2,7 @@
 
 ``write_atomic`` writes beside the target and renames over it, so that a reader or a crash at any moment sees one whole
 version. The data is flushed to disk before the rename, because a rename that survives a power cut without its data
-would leave an empty file.
+would leave an empty file. What means nothing after a power cut can do without: that takes most of the time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import tempfile
 from pathlib import Path
 
 
-def write_atomic(path: Path | str, data: bytes | str, *, mode: int = 0o644) -> None:
+def write_atomic(path: Path | str, data: bytes | str, *, mode: int = 0o644, flush: bool = True) -> None:
     """Replace ``path`` by ``data`` atomically; missing parent folders are made.
 
-    ``mode`` is the new file's permission bits, not narrowed by the umask. Raises OSError as the system gives it; the
-    old file is then untouched and no temporary file remains.
+    ``mode`` is the new file's permission bits, not narrowed by the umask. Without ``flush`` it holds against a kill at
+    any moment, not against a power cut, which may leave an empty file. Raises OSError as the system gives it; the old
+    file is then untouched and no temporary file remains.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -28,7 +29,8 @@ def write_atomic(path: Path | str, data: bytes | str, *, mode: int = 0o644) -> N
             out.write(raw)
             out.flush()
             os.fchmod(out.fileno(), mode)
-            os.fsync(out.fileno())
+            if flush:
+                os.fsync(out.fileno())
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

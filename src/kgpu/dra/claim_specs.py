@@ -63,7 +63,7 @@ class ClaimSpecs:
         text = dump_spec(build_spec(kind=KIND, devices=devices, common=common, all_device=False))
         path = self._path(uid)
         try:
-            write_atomic(path, text)
+            write_atomic(path, text, flush=False)  # it is written anew after a boot
         except OSError as error:
             raise _trouble(path, error) from error
 

@@ -1,7 +1,8 @@
 """Prepares claims on this node, and takes back what was prepared: NodePrepareResources and its counterpart.
 
-All or nothing. What is going to be done is recorded first; what fails is undone, and what a kill has left is undone at
-the next start or the next call about the claim. Read ``prepare`` and ``_undo`` first.
+All or nothing. What is going to be done to the hardware is recorded first; what fails is undone, and what a kill has
+left is undone at the next start or the next call about the claim. A claim for which nothing is done but a CDI spec has
+one record, before that. Read ``prepare`` and ``_undo`` first.
 
 Slices that are made for a claim are made at the place that the scheduler has chosen, and go with the claim. Only those
 are destroyed that a record names. MIG mode is turned on with the first slice of a GPU and off with the last, where that
@@ -61,7 +62,7 @@ class Preparations:
     async def start(self) -> None:
         """Take up what an earlier process has left: what was not done is undone. Raises HostError."""
         async with self._lock:
-            await beside(self.records.load)
+            await beside(self._load)
             await self.sharer.resume([one for one in self.records.all.values() if one.done])
             for record in [one for one in self.records.all.values() if not one.done]:
                 try:
@@ -81,7 +82,8 @@ class Preparations:
                 await self._undo(record)
             planned = self._plan(claim, await self.offered())
             await self.slices.refuse_taken(planned.made)
-            await beside(self.records.put, planned)
+            if planned.made:
+                await beside(self.records.put, planned)
             doing = asyncio.ensure_future(self._do(planned, claim))
             try:
                 return await asyncio.shield(doing)
@@ -97,6 +99,11 @@ class Preparations:
             record = self.records.all.get(uid)
             if record is not None:
                 await asyncio.shield(self._undo(record))
+
+    def _load(self) -> None:
+        self.records.load()
+        for uid in self.records.former:  # whose folder may outlive a boot
+            self.specs.remove(uid)
 
     # --- decisions ---
 
@@ -218,17 +225,27 @@ class Preparations:
         done = msgspec.structs.replace(record, devices=devices, done=True)
 
         def write() -> None:
-            self.specs.write(record.uid, nodes, sharing)
             self.records.put(done)
+            self.specs.write(record.uid, nodes, sharing)
 
         await beside(write)
         return done
 
     async def _undo(self, record: ClaimRecord) -> None:
-        """Containers can't get the devices any more, then sharing ends, then slices go, then the record.
+        """Containers can't get the devices any more, then sharing ends, then slices go, then the record."""
+        if record.made or record.shared:
+            await self._undo_hardware(record)
 
-        That it has begun is recorded, so that it is ended after a kill.
-        """
+        def forget() -> None:
+            self.specs.remove(record.uid)
+            self.records.drop(record.uid)
+
+        await beside(forget)
+        if record.made:
+            self.news()
+
+    async def _undo_hardware(self, record: ClaimRecord) -> None:
+        """That it has begun is recorded, so that it is ended after a kill."""
         if record.done:
             record = msgspec.structs.replace(record, done=False)
             await beside(self.records.put, record)
@@ -237,9 +254,6 @@ class Preparations:
             await self.sharer.unshare(record)
         others = [made for other in self.records.all.values() if other.uid != record.uid for made in other.made]
         await self.slices.unmake(record.made, keep={made.gpu for made in others})
-        await beside(self.records.drop, record.uid)
-        if record.made:
-            self.news()
 
 
 def _type(size: int) -> str:

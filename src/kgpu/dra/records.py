@@ -1,8 +1,10 @@
 """What this node has prepared, in files: one for each claim, so that a bad one costs no other claim.
 
-A record is written before anything is changed (``done`` is false) and again when all is in force. Files are replaced as
-a whole, with a checksum over the record as it stands there, so that one of a later version, which may have more fields,
-is not taken for a corrupt one. What can't be read is set aside and told; it is never an obstacle for other claims.
+A record is written before anything is changed: with ``done`` false where the hardware is changed for the claim, and
+again when that is in force; then the claim's CDI spec follows, which is written anew where a kill has come between.
+Files are replaced as a whole, with a checksum over the record as it stands there, so that one of a later version, which
+may have more fields, is not taken for a corrupt one. What can't be read is set aside and told; it is never an obstacle
+for other claims. Records hold against kills; none is of use after the machine has stopped, so nobody waits for a disk.
 """
 
 from __future__ import annotations
@@ -106,13 +108,18 @@ def claimed_gpus(folder: Path, *, boot: str) -> dict[str, str]:
 
 
 class ClaimRecords:
-    """The records of one node, in a folder. Calls block; use it from one thread at a time."""
+    """The records of one node, in a folder. Calls block; use it from one thread at a time. ``began`` is when ``boot``
+    did, in seconds since the epoch.
+    """
 
-    def __init__(self, folder: Path, *, boot: str, report: AdviceSink) -> None:
+    def __init__(self, folder: Path, *, boot: str, report: AdviceSink, began: float = 0.0) -> None:
         self._folder = folder
         self.boot = boot
+        self._began = began
         self._report = report
         self._records: dict[str, ClaimRecord] = {}
+        self.former: list[str] = []
+        """After ``load``: the claims of former boots, by uid."""
 
     def load(self) -> None:
         """Read what an earlier process has left. Raises HostError only if the folder can't be read at all."""
@@ -124,9 +131,8 @@ class ClaimRecords:
             record = self._read(path)
             if record is None:
                 continue
-            if record.boot != self.boot:  # slices, settings and CDI specs do not outlive the machine's boot
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            if record.boot != self.boot:  # slices and settings do not outlive the machine's boot
+                self._forget(path)
                 continue
             self._records[record.uid] = record
 
@@ -136,11 +142,11 @@ class ClaimRecords:
         return self._records
 
     def put(self, record: ClaimRecord) -> None:
-        """Write a record; it is on the disk when this returns. Raises HostError, and the former one holds."""
+        """Write a record; a kill of this process can't undo it. Raises HostError, and the former one holds."""
         content = msgspec.to_builtins(record)
         document = {"version": VERSION, "checksum": _checksum(content), "claim": content}
         try:
-            write_atomic(self._path(record.uid), json.dumps(document, indent=1), mode=0o600)
+            write_atomic(self._path(record.uid), json.dumps(document, indent=1), mode=0o600, flush=False)
         except OSError as error:
             raise self._trouble("written", error) from error
         self._records[record.uid] = record
@@ -160,15 +166,25 @@ class ClaimRecords:
 
     def _read(self, path: Path) -> ClaimRecord | None:
         try:
-            data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
+            about = path.stat()
+            data = path.read_bytes() if about.st_size <= MAX_BYTES else b""
         except OSError as error:
             self._set_aside(path, error.strerror or str(error))
             return None
         record, why = _decoded(data)
+        if record is None and about.st_mtime < self._began:  # the machine has stopped before it was on the disk
+            self._forget(path)
+            return None
         if record is None or path.name != f"{record.uid}.json":
             self._set_aside(path, why or "it is about another claim than its name says")
             return None
         return record
+
+    def _forget(self, path: Path) -> None:
+        """A record of a former boot."""
+        self.former.append(path.stem)
+        with contextlib.suppress(OSError):
+            path.unlink()
 
     def _set_aside(self, path: Path, why: str) -> None:
         aside = path.with_name(path.name + SET_ASIDE)

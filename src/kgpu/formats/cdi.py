@@ -6,6 +6,7 @@ input gives the same bytes; nothing invalid is rendered. Names and version rules
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -19,6 +20,7 @@ from kgpu.base.suggest import did_you_mean
 from kgpu.base.typed import convert
 from kgpu.formats import yaml_text
 
+_COMMON: Final = "containerEdits"
 ALL_DEVICE: Final = "all"
 FORMATS: Final = ("yaml", "json")
 MOUNT_OPTIONS: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
@@ -294,10 +296,17 @@ def parse_spec(text: str | bytes, *, source: str = "CDI spec") -> Spec:
 
 def dump_spec(spec: Spec, form: str = "yaml") -> str:
     """YAML (begins with ``---``) or one compact line of JSON."""
-    data = msgspec.to_builtins(spec)
     if form == "json":
-        return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-    return "---\n" + yaml_text.write(data)
+        return json.dumps(msgspec.to_builtins(spec), separators=(",", ":"), ensure_ascii=False)
+    own = msgspec.to_builtins(msgspec.structs.replace(spec, container_edits=ContainerEdits()))
+    own.pop(_COMMON, None)
+    return f"---\n{yaml_text.write(own)}{_common_text(spec.container_edits)}"
+
+
+@functools.lru_cache(maxsize=2)
+def _common_text(edits: ContainerEdits) -> str:
+    """What all devices have in common: for each claim the same, and nearly all of a spec."""
+    return yaml_text.write({_COMMON: msgspec.to_builtins(edits)})
 
 
 def _problems(spec: Spec) -> Iterator[tuple[str, str]]:

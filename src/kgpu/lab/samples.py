@@ -79,7 +79,11 @@ SAMPLES: Final = (
         env=_CUDA_ENV,
         entrypoint=("/cuda-samples/nbody",),
         workdir="/cuda-samples",
-        files={**_VECTORADD, "/cuda-samples/nbody": "script:nbody"},
+        files={
+            **_VECTORADD,
+            "/cuda-samples/nbody": "script:nbody",
+            "/tmp/sample": "script:nbody",  # noqa: S108 - where older samples have it
+        },
     ),
     SampleImage(
         name="cuda",

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,18 @@ import pytest
 
 from kgpu.formats import names
 from kgpu.hw.simulator import operate
+from kgpu.hw.simulator.create import create_root
 from kgpu.hw.simulator.state import DriverState
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import NODE_NAME, LabSpec
 from tests.budget import count
+from tests.dra import demos
 from tests.lab.real.conftest import Cluster, until
 from tests.lab.real.dra_kills import Churn
 
 GATES = ("DRAPartitionableDevices=true", "DRADeviceTaints=true", "DRAExtendedResource=true")
+API_VERSIONS = ("resource.k8s.io/v1beta1",)
 CLASSES = """
 apiVersion: resource.k8s.io/v1
 kind: DeviceClass
@@ -69,6 +72,16 @@ class DraLab:
         self.lab_shell("pkill -KILL -f 'kgpu agent --roles [d]ra' || true")
         assert self.process is not None
         self.process.wait()
+
+    @property
+    def root(self) -> Path:
+        return self.lab.hw_root
+
+    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        return self.lab.kubectl(*words, stdin=stdin)
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        return until(condition, what)
 
     def lab_shell(self, script: str) -> str:
         return subprocess.run(self.lab.in_node(["sh", "-c", script]), capture_output=True, text=True, check=True).stdout
@@ -147,7 +160,7 @@ class DraLab:
 def dra(real_machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DraLab]:
     folder = tmp_path_factory.mktemp("dra")
     lab = RealLab(
-        LabSpec(name=f"dra-{os.getpid()}", agent=False, feature_gates=GATES),
+        LabSpec(name=f"dra-{os.getpid()}", agent=False, feature_gates=GATES, api_versions=API_VERSIONS),
         folder=folder / "lab",
         progress=PlainProgress(),
     )
@@ -319,3 +332,17 @@ def test_containers_share_a_gpu_as_their_claims_say(dra: DraLab) -> None:
     until(lambda: dra.files() == ([], []), "no claim to be prepared")
     assert dra.timeslices() == [0] * 8
     assert dra.daemons() == []
+
+
+def test_demos_run_unchanged(dra: DraLab) -> None:
+    """The manifests of NVIDIA's driver and the cases of Kubernetes' example driver, on a node with other GPUs."""
+    dra.kill()
+    create_root(str(demos.GPUS), dra.root, force=True)
+    demos.cut(dra.root)
+    for gates in (demos.SHARED, demos.MADE):
+        dra.start(gates)
+        until(lambda: "gpu-12" in dra.devices(), "the devices of the demos' node")
+        for batch in demos.batches(gates, beta=True):
+            demos.play(dra, batch)
+        until(lambda: dra.files() == ([], []), "no claim to be prepared")
+        dra.kill()

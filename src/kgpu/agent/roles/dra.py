@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -127,7 +128,7 @@ class _NodeDevices:
         from kgpu.agent.claim_edits import ClaimEdits
         from kgpu.agent.claim_sharing import driver_sharer
         from kgpu.agent.claimed_gpus import claims_folder
-        from kgpu.base.boot import boot_id
+        from kgpu.base.boot import boot_id, uptime
         from kgpu.dra.claim_specs import ClaimSpecs
         from kgpu.dra.preparing import Preparations
         from kgpu.dra.records import ClaimRecords
@@ -143,7 +144,9 @@ class _NodeDevices:
         sharer, daemons = driver_sharer(str(options.root or "/"), plugins / names.DRA_GPU_DRIVER, host.decide)
         stack.push_async_callback(daemons.close)
         self._preparations = Preparations(
-            records=ClaimRecords(claims_folder(plugins), boot=boot_id(), report=host.decide),
+            records=ClaimRecords(
+                claims_folder(plugins), boot=boot_id(), report=host.decide, began=time.time() - uptime()
+            ),
             specs=ClaimSpecs(Path(self._values["cdi_root"]), edits.node, edits.driver),
             slices=SliceMaker(partitioner), sharer=sharer, known=self.known, read=self.read, offered=self.offered,
             gates=self._gates.on, news=host.reader.changed, taken=lambda: self.counted.taken, off=self.counted.off,

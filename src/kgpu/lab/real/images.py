@@ -43,12 +43,18 @@ VECTORADD_IMAGES: Final = (
 # Rows of kgpu.lab.samples, and the names under which the documents use them.
 SAMPLE_IMAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "vectoradd": VECTORADD_IMAGES,
-    "nbody": ("nvcr.io/nvidia/k8s/cuda-sample:nbody-cuda12.5.0",),
+    "nbody": (
+        "nvcr.io/nvidia/k8s/cuda-sample:nbody-cuda12.5.0",
+        "nvcr.io/nvidia/k8s/cuda-sample:nbody-cuda11.6.0-ubuntu18.04",
+    ),
     "pytorch": ("nvcr.io/nvidia/pytorch:24.01-py3",),
     "tritonserver": ("nvcr.io/nvidia/tritonserver:24.01-py3",),
+    "shell": ("docker.io/library/ubuntu:22.04", "docker.io/library/ubuntu:24.04"),
 }
 # What programs that use CUDA link with; older C libraries have them apart, newer ones as empty shells.
 _LIBRARIES: Final = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1")
+_BASH: Final = b'#!/bin/sh\nexec /bin/sh "$@"\n'
+"""Busybox is the only shell of these images; what documents ask of bash, it does."""
 _ARCH: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _CUDA_ENV: Final = (
     "PATH=/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -210,6 +216,7 @@ def base_files(busybox: bytes, applets: Sequence[str]) -> list[LayerEntry]:
         LayerEntry(path="bin", link="usr/bin"),
         LayerEntry(path="sbin", link="usr/sbin"),
         LayerEntry(path="usr/bin/busybox", data=busybox),
+        LayerEntry(path="usr/bin/bash", data=_BASH),
         *(LayerEntry(path=f"usr/bin/{applet}", link="busybox") for applet in applets if applet != "busybox"),
         LayerEntry(path="etc/passwd", data=b"root:x:0:0:root:/root:/bin/sh\n", mode=0o644),
         LayerEntry(path="etc/group", data=b"root:x:0:\n", mode=0o644),

@@ -37,7 +37,7 @@ class LabSpec:
     ``audit``: the API server writes down what each account asks of it, in ``LabPaths.audit_log``. ``controller_rate``:
     requests a second of the controller manager; Kubernetes' own default is 20. ``node_grace``: seconds without a sign
     of life after which a Node counts as lost, None for Kubernetes' own. ``feature_gates``: ``NAME=true``, for all of
-    Kubernetes' programs.
+    Kubernetes' programs. ``api_versions``: ``GROUP/VERSION`` that the API server serves besides its usual ones.
     """
 
     name: str = "lab"
@@ -48,6 +48,7 @@ class LabSpec:
     controller_rate: int = 200
     node_grace: int | None = None
     feature_gates: tuple[str, ...] = ()
+    api_versions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -143,6 +143,7 @@ def _control_plane(spec: LabSpec, paths: LabPaths, network: LabNetwork) -> list[
                 f"--kubelet-client-key={pki}/apiserver-kubelet.key",
                 "--kubelet-preferred-address-types=InternalIP",
                 *(audit if spec.audit else ()),
+                *_versions(spec),
                 *gates,
             ],
             needs=("tcp:127.0.0.1:2379",),
@@ -182,6 +183,10 @@ def _control_plane(spec: LabSpec, paths: LabPaths, network: LabNetwork) -> list[
             needs=(api,),
         ),
     ]
+
+
+def _versions(spec: LabSpec) -> list[str]:
+    return [f"--runtime-config={','.join(f'{one}=true' for one in spec.api_versions)}"] if spec.api_versions else []
 
 
 def _gates(spec: LabSpec) -> list[str]:
