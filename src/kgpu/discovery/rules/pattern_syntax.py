@@ -114,7 +114,7 @@ def parse(text: str) -> Node:
         raise PatternError(
             f"a pattern of {len(text)} characters", f"at most {MAX_LENGTH} characters", "make it shorter, or two of it"
         )
-    reader = _Reader(text)
+    reader = _PatternReader(text)
     found = reader.alternatives(_Flags(), 0)
     if not reader.done:
         raise reader.error("unexpected )", "a ( before each )")
@@ -137,7 +137,7 @@ _FLAGS: Final[dict[str, Callable[[_Flags, bool], _Flags]]] = {
 
 
 @dataclass(slots=True)
-class _Reader:
+class _PatternReader:
     text: str
     at: int = 0
     names: set[str] = field(default_factory=set)

@@ -46,7 +46,7 @@ def parse(template: str) -> TemplateBlock:
             f"at most {MAX_TEMPLATE} characters",
             "make several rules of it",
         )
-    parser = _Parser(list(tokens(template)))
+    parser = _TemplateParser(list(tokens(template)))
     block, end = parser.block(0, in_range=False)
     if end:
         raise parser.error(f"{end} without if, with or range", "an end for each of them")
@@ -54,7 +54,7 @@ def parse(template: str) -> TemplateBlock:
 
 
 @dataclass(slots=True)
-class _Parser:
+class _TemplateParser:
     found: list[Token]
     at: int = 0
     scopes: list[list[str]] = field(default_factory=lambda: [["$"]])
