@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.formats.names import AMD_DOMAIN, NVIDIA_DOMAIN
+from kgpu.formats.names import AMD_DOMAIN, NFD_DOMAIN, NVIDIA_DOMAIN
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, PODS, Resource
 
@@ -61,10 +61,8 @@ KINDS: Final = (
     Wanted(_kind(NVIDIA_DOMAIN, "v1alpha1", "nvidiadrivers", "NVIDIADriver", namespaced=False), any_version=True),
     Wanted(_kind(NVIDIA_DOMAIN, "v1alpha1", "gpuclusters", "GPUCluster", namespaced=False), any_version=True),
     Wanted(kinds.NODE_OPERATIONS, any_version=True),
-    Wanted(_kind("nfd.k8s-sigs.io", "v1alpha1", "nodefeatures", "NodeFeature"), any_version=True),
-    Wanted(
-        _kind("nfd.k8s-sigs.io", "v1alpha1", "nodefeaturerules", "NodeFeatureRule", namespaced=False), any_version=True
-    ),
+    Wanted(_kind(NFD_DOMAIN, "v1alpha1", "nodefeatures", "NodeFeature"), any_version=True),
+    Wanted(_kind(NFD_DOMAIN, "v1alpha1", "nodefeaturerules", "NodeFeatureRule", namespaced=False), any_version=True),
     Wanted(_kind(AMD_DOMAIN, "v1alpha1", "deviceconfigs", "DeviceConfig"), any_version=True),
     Wanted(_kind("resource.nvidia.com", "v1beta1", "computedomains", "ComputeDomain"), any_version=True),
     Wanted(_kind("monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor"), any_version=True),

@@ -74,6 +74,7 @@ CDI_NVIDIA_KIND: Final = "nvidia.com/gpu"
 # Feature discovery
 NFD_FEATURE_FILE: Final = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
 NFD_NODE_NAME_LABEL: Final = "nfd.node.kubernetes.io/node-name"
+NFD_DOMAIN: Final = "nfd.k8s-sigs.io"
 NFD_API_VERSION: Final = "nfd.k8s-sigs.io/v1alpha1"
 NODE_FEATURE_PREFIX: Final = "nvidia-features-for-"
 
@@ -176,6 +177,7 @@ PAUSED_FOR_MIG_CHANGE: Final = "paused-for-mig-change"  # by NVIDIA's MIG manage
 PRE_INSTALLED: Final = "pre-installed"
 DRIVER_MANAGER_ANNOTATION: Final = "kgpu.dev/driver-manager"  # on Nodes: what a driver manager gives back at its end
 NFD_PREFIX: Final = "feature.node.kubernetes.io/"
+NFD_PROFILE_DOMAIN: Final = "profile.node.kubernetes.io"
 NFD_PCI_NVIDIA: Final = (
     "feature.node.kubernetes.io/pci-10de.present",
     "feature.node.kubernetes.io/pci-0302_10de.present",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from kgpu.base.errors import KubeError
+from kgpu.formats.names import NFD_DOMAIN
 
 Object: TypeAlias = dict[str, Any]
 """A Kubernetes object as decoded JSON, with apiVersion, kind and metadata."""
@@ -50,7 +51,7 @@ PODS: Final = Resource("", "v1", "pods", "Pod")
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
 EVENTS: Final = Resource("", "v1", "events", "Event")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
-NODE_FEATURES: Final = Resource("nfd.k8s-sigs.io", "v1alpha1", "nodefeatures", "NodeFeature")
+NODE_FEATURES: Final = Resource(NFD_DOMAIN, "v1alpha1", "nodefeatures", "NodeFeature")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,12 +59,21 @@ def nvidiadriver(obj: Any) -> Decoded[NVIDIADriverSpec]:
 
 
 @dataclass(slots=True)
-class _Wrong:
+class WrongValue:
     """One value that can't be used: where, what it is, what it should be."""
 
     path: str
     what: str
     expected: str
+
+
+def fields_of(
+    value: Any, struct: type[msgspec.Struct], path: str
+) -> tuple[dict[str, Any], list[WrongValue], list[str]]:
+    """A mapping's fields as plain data that fits the struct unless there are wrong values; these; and warnings."""
+    notes = _Notes()
+    known = _mapping(path, value, struct, notes)
+    return known, notes.wrong, notes.warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +107,7 @@ class _Notes:
     warnings: list[str] = field(default_factory=list)
     warned: int = 0
     unbuilt: dict[str, str] = field(default_factory=dict)
-    wrong: list[_Wrong] = field(default_factory=list)
+    wrong: list[WrongValue] = field(default_factory=list)
 
     def warn(self, text: str) -> None:
         self.warned += 1
@@ -113,7 +122,7 @@ class _Notes:
 
     def refuse(self, path: str, what: str, expected: str) -> None:
         if len(self.wrong) < MOST:
-            self.wrong.append(_Wrong(path, what, expected))
+            self.wrong.append(WrongValue(path, what, expected))
 
 
 def _decode(obj: Any, struct: type[S], kind: str) -> Decoded[S]:
@@ -147,7 +156,7 @@ def _made(value: Any, struct: type[S], notes: _Notes) -> S | None:
         return None
 
 
-def _problem(kind: str, name: Any, wrong: list[_Wrong]) -> Advice:
+def _problem(kind: str, name: Any, wrong: list[WrongValue]) -> Advice:
     title = f"{kind} {_cut(name)}" if isinstance(name, str) and name else kind
     first = wrong[0]
     more = f", and {len(wrong) - 1} more such" if len(wrong) > 1 else ""

@@ -8,6 +8,12 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.formats.crd.nodefeatures import (
+    NodeFeatureGroupSpec,
+    NodeFeatureGroupStatus,
+    NodeFeatureRuleSpec,
+    NodeFeatureSpec,
+)
 from kgpu.formats.crd.nodeoperation import (
     DRIVER_OF_TYPE,
     GPUS_OF_TYPE,
@@ -22,7 +28,7 @@ from kgpu.formats.crd.nodeoperation import (
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.formats.crd.schema import rules_of, schema
 from kgpu.formats.crd.status import ClusterPolicyStatus, NVIDIADriverStatus
-from kgpu.formats.names import KGPU_DOMAIN, NVIDIA_DOMAIN, PART_OF_LABEL
+from kgpu.formats.names import KGPU_DOMAIN, NFD_DOMAIN, NVIDIA_DOMAIN, PART_OF_LABEL
 
 _STATUS: Final = ("Status", ".status.state", 0)
 _WIDE: Final = (
@@ -40,7 +46,7 @@ _NO_SELECTOR: Final = (
 class Definition:
     """One kind. ``columns`` are what ``kubectl get`` prints: title, JSON path, and 1 for those of ``-o wide`` alone.
     ``rules`` are about the spec and ``whole_rules`` about the object. ``empty``: its spec may be left out, and has its
-    defaults then.
+    defaults then. ``status`` is None for a kind that has none.
     """
 
     group: str = NVIDIA_DOMAIN
@@ -49,12 +55,13 @@ class Definition:
     version: str
     short: tuple[str, ...]
     spec: type[msgspec.Struct]
-    status: type[msgspec.Struct]
+    status: type[msgspec.Struct] | None
     columns: tuple[tuple[str, str, int], ...]
     summary: str
     rules: tuple[tuple[str, str], ...] = ()
     whole_rules: tuple[tuple[str, str], ...] = ()
     empty: bool = True
+    namespaced: bool = False
 
     @property
     def name(self) -> str:
@@ -108,6 +115,48 @@ DEFINITIONS: Final = (
     ),
 )
 
+NFD_DEFINITIONS: Final = (
+    Definition(
+        group=NFD_DOMAIN,
+        kind="NodeFeature",
+        plural="nodefeatures",
+        version="v1alpha1",
+        short=(),
+        spec=NodeFeatureSpec,
+        status=None,
+        columns=(),
+        summary="What one program has discovered on one node.",
+        empty=False,
+        namespaced=True,
+    ),
+    Definition(
+        group=NFD_DOMAIN,
+        kind="NodeFeatureRule",
+        plural="nodefeaturerules",
+        version="v1alpha1",
+        short=("nfr",),
+        spec=NodeFeatureRuleSpec,
+        status=None,
+        columns=(),
+        summary="What nodes get that have certain features.",
+        empty=False,
+    ),
+    Definition(
+        group=NFD_DOMAIN,
+        kind="NodeFeatureGroup",
+        plural="nodefeaturegroups",
+        version="v1alpha1",
+        short=("nfg",),
+        spec=NodeFeatureGroupSpec,
+        status=NodeFeatureGroupStatus,
+        columns=(),
+        summary="Which nodes have certain features.",
+        empty=False,
+        namespaced=True,
+    ),
+)
+"""Node feature discovery's kinds, which other programs may have defined already."""
+
 _TYPES: Final = {
     ".spec.default": "boolean",
     ".status.nodes.gpu": "integer",
@@ -119,6 +168,11 @@ _TYPES: Final = {
 def crds() -> list[dict[str, Any]]:
     """The definitions as objects to apply; new ones with every call."""
     return [_crd(row) for row in DEFINITIONS]
+
+
+def nfd_crds() -> list[dict[str, Any]]:
+    """The definitions of node feature discovery's kinds, likewise."""
+    return [_crd(row) for row in NFD_DEFINITIONS]
 
 
 def _crd(row: Definition) -> dict[str, Any]:
@@ -140,13 +194,13 @@ def _crd(row: Definition) -> dict[str, Any]:
         "spec": {
             "group": row.group,
             "names": {**names, **({"shortNames": list(row.short)} if row.short else {})},
-            "scope": "Cluster",
+            "scope": "Namespaced" if row.namespaced else "Cluster",
             "versions": [
                 {
                     "name": row.version,
                     "served": True,
                     "storage": True,
-                    "subresources": {"status": {}},
+                    **({"subresources": {"status": {}}} if row.status else {}),
                     "additionalPrinterColumns": [*columns, age],
                     "schema": {"openAPIV3Schema": _root(row)},
                 }
@@ -167,7 +221,7 @@ def _root(row: Definition) -> dict[str, Any]:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": {**schema(row.spec, rules=row.rules), **default},
-            "status": schema(row.status),
+            **({"status": schema(row.status)} if row.status else {}),
         },
         **rules_of(row.whole_rules),
     }

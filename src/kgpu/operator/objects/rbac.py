@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kgpu.formats.names import NFD_DOMAIN
 from kgpu.kube.port import NODE_FEATURES as FEATURES_KIND
 from kgpu.operator.model import Object
 from kgpu.operator.objects.common import Owner, Scene, has_kind
@@ -22,7 +23,7 @@ def rule(group: str, resources: str, verbs: str) -> Object:
 NODES: Final = rule("", "nodes", "get list watch patch")
 NODE_STATUS: Final = rule("", "nodes/status", "patch")
 PODS_READ: Final = rule("", "pods", "get")
-NODE_FEATURES: Final = rule("nfd.k8s-sigs.io", "nodefeatures", "get create patch delete")
+NODE_FEATURES: Final = rule(NFD_DOMAIN, "nodefeatures", "get create patch delete")
 
 DRIVER_MANAGER_RULES: Final = (
     rule("", "nodes", "get list watch patch update"),
