@@ -158,7 +158,9 @@ async def test_an_uncorrectable_error_is_a_verdict_with_the_logs_line_and_ends_w
     async with node.kubelet, node.agent("--host-root", str(node.root), roles="health") as agent:
         operate.inject(node.root, "ecc", gpu=3)
         await agent.logged("GPU 3 (0000:65:00.0): the driver asks for: reset")
-        await agent.logged("uncorrectable errors in its memory or logic (1 uncorrectable hardware errors detected in umc")
+        await agent.logged(
+            "uncorrectable errors in its memory or logic (1 uncorrectable hardware errors detected in umc"
+        )
         await agent.logged("amd-smi reset --gpureset")
         assert "nvidia-smi" not in agent.log
         await agent.end()

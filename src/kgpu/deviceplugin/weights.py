@@ -76,7 +76,7 @@ def lightest(
     free = Counter(device.unit.gpu_uuid for device in available)
     order = {gpu: place for place, gpu in enumerate(dict.fromkeys(device.unit.gpu_uuid for device in available))}
     gpus = sorted(free, key=lambda gpu: (free[gpu], order[gpu]))
-    search = _Search(gpus, free, must, size, weights)
+    search = _LightestChoice(gpus, free, must, size, weights)
     counts = search.best()
     wanted = {device.id for device in required}
     left = Counter(counts)
@@ -92,7 +92,7 @@ def lightest(
     return WeighedChoice(devices=tuple(chosen), weight=weights.total(counts), exact=search.exact)
 
 
-class _Search:
+class _LightestChoice:
     """How many devices of each GPU: devices of one GPU are all alike."""
 
     def __init__(
