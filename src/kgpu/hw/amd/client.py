@@ -15,7 +15,7 @@ from kgpu.base.errors import HwError
 from kgpu.formats.names import AMD
 from kgpu.hw import roots
 from kgpu.hw.amd import facts as judge
-from kgpu.hw.amd import kfd, telemetry
+from kgpu.hw.amd import kfd
 from kgpu.hw.amd.gather import AmdGpuFacts, gather
 from kgpu.hw.amd.kfd import NodeScan, NoDriverError
 from kgpu.hw.amd.lanes import HungError, Lane
@@ -158,6 +158,8 @@ class AmdReader:
         return judge.accelerator(index, facts, scan, before)
 
     async def _reading(self, bus: str) -> Reading | None:
+        from kgpu.hw.amd import telemetry  # its tables are for those who measure
+
         try:
             return await self._lane(bus).ask(telemetry.read, self._sys, bus)
         except HungError:
