@@ -24,6 +24,7 @@ from tests.hw.contract import (
     H100,
     PATIENCE,
     ReaderContract,
+    SlicesContract,
     problems,
     usable,
     wait_for,
@@ -79,7 +80,7 @@ async def node(sim_root):
     await node.reader.close()
 
 
-class TestNvidiaReader(ReaderContract):
+class TestNvidiaReader(ReaderContract, SlicesContract):
     pass
 
 
