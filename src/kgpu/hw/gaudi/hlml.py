@@ -24,6 +24,8 @@ from kgpu.hw.lanes import HungError
 LOST: Final = 15
 """The library's code for a card that does not answer on its bus."""
 PAUSE: Final = 5.0
+START: Final = 10.0
+"""Seconds that the library may take to load."""
 LINE: Final = 1 << 16
 _BOOT: Final = (
     "import sys;sys.path[:]=sys.argv[1].split(':');from kgpu.hw.gaudi.hlml_child import main;main(sys.argv[2:])"
@@ -61,6 +63,7 @@ class Hlml:
         self._not_before = 0.0
         self._why = ""
         self._starting = asyncio.Lock()
+        self._up = False
 
     async def ask(self, bus: str) -> HlmlAnswer:
         """What it says of one card. Raises HungError, HlmlGoneError."""
@@ -86,14 +89,14 @@ class Hlml:
         if self._receiving is not None:
             await asyncio.wait([self._receiving], timeout=1.0)
 
-    async def _answer(self, future: asyncio.Future[HlmlAnswer]) -> HlmlAnswer:
-        done, _ = await asyncio.wait({future}, timeout=self._deadline)
+    async def _answer(self, future: asyncio.Future[HlmlAnswer], least: float = 0.0) -> HlmlAnswer:
+        done, _ = await asyncio.wait({future}, timeout=max(least, self._deadline))
         if not done:
             raise HungError
         return future.result()
 
     async def _started(self) -> None:
-        if self._receiving is not None and not self._receiving.done():
+        if self._up:
             return
         loop = asyncio.get_running_loop()
         if loop.time() < self._not_before:
@@ -115,7 +118,13 @@ class Hlml:
             reader, self._writer = await asyncio.open_unix_connection(sock=ours.dup(), limit=LINE)
         ready = self._waiting[0] = loop.create_future()
         self._receiving = asyncio.create_task(self._receive(reader, self._writer, self._process), name="hlml")
-        first = await self._answer(ready)
+        try:
+            first = await self._answer(ready, START)
+        except HungError as error:
+            self._process.kill()
+            self._why = "hlml_init did not end in time"
+            raise HlmlGoneError(self._why) from error
+        self._up = not first.code
         if first.code:
             self._why = first.why or f"hlml_init says {first.code}"
             raise HlmlGoneError(self._why)
@@ -129,6 +138,7 @@ class Hlml:
                 future = self._waiting.pop(answer.id, None)
                 if future is not None and not future.done():
                     future.set_result(answer)
+        self._up = False
         process.kill()
         writer.close()
         for future in self._waiting.values():
