@@ -49,7 +49,7 @@ from kgpu.health import config as health
 from kgpu.health.settings import SOURCES as HEALTH_SOURCES
 from kgpu.host.engines import places
 from kgpu.hw.recovery import RECOVERY_ACTIONS
-from kgpu.hw.simulator import profiles
+from kgpu.hw.simulator import machines
 from kgpu.hw.simulator.operate import FAULTS
 from kgpu.hw.simulator.settings import SETTINGS
 from kgpu.lab import samples
@@ -109,8 +109,8 @@ def _codes(names: Iterable[str]) -> str:
 
 def _profiles() -> str:
     rows = []
-    for name in profiles.names():
-        profile = profiles.load(name)
+    for name in machines.names():
+        profile = machines.load(name)
         rows.append((f"`{name}`", str(len(profile.gpus)), profile.title))
     return _table(("profile", "GPUs", "machine"), rows)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 
 import pytest
 
@@ -67,7 +66,7 @@ async def test_garbage_is_told_on_the_status_page_and_nothing_is_withdrawn(node)
         await healthy(node, 8)
         operate.inject(node.root, "garbage", gpu=5)
         async with asyncio.timeout(SECONDS):
-            while "can't be read or understood" not in (await agent.page("/statusz"))[1]:
+            while "can't be read or understood" not in (await agent.page("/statusz"))[1]:  # noqa: ASYNC110 - a page
                 await asyncio.sleep(0.05)
         assert sum(device.healthy for device in node.kubelet.devices(AMD_GPU_RESOURCE)) == 8
         await agent.end()
@@ -129,7 +128,7 @@ async def test_with_cdi_the_spec_has_nodes_and_no_hook(node, tmp_path) -> None:
         answer = (await node.kubelet.admit("pod", "main", {"amd.com/qpx_nps1": 2}))["amd.com/qpx_nps1"]
         assert answer.cdi_devices == (f"{CDI}=0000:05:00.0", f"{CDI}=amdgpu_xcp_0")
         assert answer.devices == ()
-        spec = json.loads(Path(tmp_path, "k8s.device-plugin.amd.com-gpu.json").read_text())
+        spec = json.loads((tmp_path / "k8s.device-plugin.amd.com-gpu.json").read_text())
         assert len(spec["devices"]) == 11
         edits = next(row for row in spec["devices"] if row["name"] == "amdgpu_xcp_0")["containerEdits"]
         assert set(edits) == {"deviceNodes"}
@@ -144,7 +143,9 @@ async def test_without_the_kfd_it_waits_and_says_why(node) -> None:
     hidden = node.root / "sys/class/kfd.gone"
     (node.root / "sys/class/kfd").rename(hidden)
     async with node.kubelet, node.agent(roles="deviceplugin") as agent:
-        await agent.ready("[-]deviceplugin waiting: the driver can't be read: the driver amdgpu is loaded without the KFD")
+        await agent.ready(
+            "[-]deviceplugin waiting: the driver can't be read: the driver amdgpu is loaded without the KFD"
+        )
         hidden.rename(node.root / "sys/class/kfd")
         await node.offered(8, AMD_GPU_RESOURCE)
         await agent.end()

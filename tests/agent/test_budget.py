@@ -17,6 +17,8 @@ from kgpu.kubelet.fake import FakeKubelet
 # MiB, proportional, agent and hardware child together; the figure of `make bench` is well below.
 PSS_LIMIT = 60
 MODULE_LIMIT = 436
+# Of an agent on an AMD node, which has no hardware child beside it.
+AMD_MODULE_LIMIT = 441
 
 NEVER = {
     "hypothesis",
@@ -29,6 +31,8 @@ NEVER = {
 }
 ONLY_WITH_AN_API_SERVER = {"httpx2", "lightkube"}
 ONLY_WITH_CDI = {"kgpu.toolkit.plan"}
+ONLY_FOR_AMD = {"kgpu.hw.amd", "kgpu.deviceplugin.modes", "kgpu.deviceplugin.weights", "kgpu.discovery.amd_labels"}
+ONLY_FOR_NVIDIA = {"kgpu.hw.nvidia.client", "kgpu.hw.nvidia.process", "kgpu.hw.nvidia.facts"}
 
 HOSTED = """
 import asyncio, sys
@@ -60,8 +64,18 @@ def test_a_running_agent_has_loaded_only_what_it_needs(sim_root, tmp_path):
     assert done.returncode == 0, done.stderr
     modules = set(done.stdout.split())
     assert "kgpu.deviceplugin.run" in modules
-    assert not (NEVER | ONLY_WITH_CDI | ONLY_WITH_AN_API_SERVER) & modules
+    assert not (NEVER | ONLY_WITH_CDI | ONLY_WITH_AN_API_SERVER | ONLY_FOR_AMD) & modules
     assert len(modules) <= MODULE_LIMIT, f"{len(modules)} modules"
+
+
+def test_an_agent_on_an_amd_node_loads_nothing_of_nvidias_library(sim_root, tmp_path):
+    command = [sys.executable, "-c", HOSTED, sim_root("mi300x"), tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    modules = set(done.stdout.split())
+    assert modules >= ONLY_FOR_AMD - {"kgpu.deviceplugin.modes"}
+    assert not (NEVER | ONLY_WITH_CDI | ONLY_WITH_AN_API_SERVER | ONLY_FOR_NVIDIA) & modules
+    assert len(modules) <= AMD_MODULE_LIMIT, f"{len(modules)} modules"
 
 
 AUTO = """

@@ -47,7 +47,9 @@ class Box:
             for gpu, names in enumerate(self.devices)
             for name in names
         ]
-        return PluginResource(name="amd.com/gpu", devices=tuple(PluginDevice(id=unit.uuid, unit=unit) for unit in units))
+        return PluginResource(
+            name="amd.com/gpu", devices=tuple(PluginDevice(id=unit.uuid, unit=unit) for unit in units)
+        )
 
     @property
     def names(self) -> list[str]:
@@ -104,8 +106,9 @@ def chosen(box: Box, size: int, available=None, left_out=(), required=()) -> tup
     return prefer(resource, request, GpuTopology((), ()), policy="distributed", weights=box.weights()).ids
 
 
-@pytest.mark.parametrize(("name", "size", "available", "left_out", "required", "expected"), CASES)
-def test_the_replaced_programs_choices(name, size, available, left_out, required, expected) -> None:
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_the_replaced_programs_choices(case) -> None:
+    name, size, available, left_out, required, expected = case
     assert chosen(BOXES[name], size, available, left_out, required) == tuple(expected)
 
 
@@ -144,7 +147,12 @@ def test_a_pair_that_can_not_be_read_any_more_keeps_its_link() -> None:
 
 @pytest.mark.parametrize(
     ("size", "required", "what"),
-    [(0, (), "not enough"), (9, (), "not enough"), (1, ("test1", "test2"), "not enough"), (2, ("test9",), "unknown device")],
+    [
+        (0, (), "not enough"),
+        (9, (), "not enough"),
+        (1, ("test1", "test2"), "not enough"),
+        (2, ("test9",), "unknown device"),
+    ],
 )
 def test_what_can_not_be_met_is_an_error(size, required, what) -> None:
     with pytest.raises(AllocationError, match=what):

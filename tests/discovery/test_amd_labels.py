@@ -22,9 +22,7 @@ VEGA = Accelerator(
 
 def labels(*gpus: Accelerator, **about: str) -> dict[str, str]:
     inventory = Inventory(vendor="amd", accelerators=gpus, **{"driver_version": "6.10.5", **about})
-    view = LabelledNode(
-        inventory=inventory, gpus=gpus, settings=LabelSettings(), facts=NodeFacts(), timestamp=None
-    )
+    view = LabelledNode(inventory=inventory, gpus=gpus, settings=LabelSettings(), facts=NodeFacts(), timestamp=None)
     return dict(amd_labels(view))
 
 
@@ -51,7 +49,9 @@ def test_different_gpus_have_counts_under_both_prefixes_and_no_plain_key() -> No
 
 
 def test_products_have_underscores_and_no_parentheses() -> None:
-    assert labels(replace(VEGA, name="AMD Radeon (TM) Pro W7900"))["amd.com/gpu.product-name"] == "AMD_Radeon_TM_Pro_W7900"
+    assert (
+        labels(replace(VEGA, name="AMD Radeon (TM) Pro W7900"))["amd.com/gpu.product-name"] == "AMD_Radeon_TM_Pro_W7900"
+    )
 
 
 def test_parts_are_counted_by_what_a_pod_gets() -> None:

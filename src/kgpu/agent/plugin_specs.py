@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.inotify import Inotify
@@ -144,7 +144,8 @@ def _of_nodes(inventory: Inventory, settings: PluginSettings, vendor: Vendor) ->
     return build_spec(kind=kind_of(vendor.cdi_vendor, "gpu"), devices=devices, all_device=False)
 
 
-class _Whole(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Whole:
     index: str
     uuid: str
     device_nodes: tuple[str, ...]

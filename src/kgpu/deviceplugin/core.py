@@ -31,7 +31,7 @@ from kgpu.formats.mps_folders import mps_control
 from kgpu.formats.plugin_config import SharingKind
 from kgpu.formats.plugin_config_parse import parse_config
 from kgpu.hw.port import Accelerator, HardwareEvent, HardwareFinding, Inventory, Link, Problem
-from kgpu.hw.vendor import Affinity, vendor_of
+from kgpu.hw.vendor import Pairing, vendor_of
 from kgpu.hw.verdicts import GpuVerdict
 from kgpu.kubelet.model import ContainerAllocation, DeviceState, PreferenceRequest
 
@@ -119,7 +119,7 @@ class PluginCore:
         self._observe(now)
 
     def _weigh(self, links: Sequence[Link]) -> None:
-        if any(vendor_of(name).affinity is Affinity.WEIGHTS for name in self.vendors):
+        if any(vendor_of(name).pairing is Pairing.WEIGHTS for name in self.vendors):
             from kgpu.deviceplugin.weights import PairWeights
 
             self.weights = (self.weights or PairWeights({}, {})).updated(self.accelerators, links)

@@ -18,7 +18,7 @@ from kgpu.deviceplugin.plan import whole_gpu
 from kgpu.deviceplugin.topology import GpuTopology
 from kgpu.formats.names import GPU_RESOURCE
 from kgpu.hw.port import Inventory, Link
-from kgpu.hw.vendor import Affinity
+from kgpu.hw.vendor import Pairing
 from kgpu.kubelet.model import PreferenceRequest
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def prefer(
             )
     available = [known[wanted] for wanted in dict.fromkeys(request.available)]
     required = [known[wanted] for wanted in dict.fromkeys(request.must_include)]
-    if weights is not None and resource.vendor.affinity is Affinity.WEIGHTS:
+    if weights is not None and resource.vendor.pairing is Pairing.WEIGHTS:
         return _weighed(resource, available, required, request.size, weights)
     whole = not any(device.unit.is_mig or device.is_replica for device in (*resource.devices, *available))
     if whole and all(topology.knows(device.unit.uuid) for device in available):

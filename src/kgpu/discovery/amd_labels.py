@@ -1,7 +1,7 @@
 """The labels of AMD's node labeller. Pure; loaded only on nodes with AMD GPUs.
 
 What is counted has a plain key where all devices agree, and a key with the value in it and the number of devices as its
-value: below ``beta.amd.com`` always, below ``amd.com`` where devices differ. Devices are GPUs, or the parts of parted ones.
+value: below ``beta.amd.com`` always, below ``amd.com`` where devices differ. Devices are GPUs, or parts of parted ones.
 Unlike in the replaced program labels follow what changes, and those that hold no longer go.
 """
 

@@ -6,7 +6,7 @@ label stays while its source can't be read. Only a successful reading removes la
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -84,13 +84,27 @@ def plan(
         for group in _groups(gpus, settings, vendor, advice):
             labels |= _run(tables.GROUP_ROWS, group, prefix=group.resource)
         labels |= _model_labels(_models(gpus), vendor)
-        labels |= node_labels.more(view)
+        labels |= _further.get(vendor.name, _none)(view)
         if node_labels.rows:
             _note_node_oddities(view, advice)
     labels = retain(labels, last, view, advice)
     if gpus:
         labels = {**node_labels.fallbacks, **labels}
     return LabelPlan(labels=dict(sorted(labels.items())), advice=tuple(advice))
+
+
+def _none(_view: LabelledNode) -> Mapping[str, str]:
+    return {}
+
+
+def _amd(view: LabelledNode) -> Mapping[str, str]:
+    from kgpu.discovery.amd_labels import amd_labels  # loaded only where there are such GPUs
+
+    return amd_labels(view)
+
+
+_further: Final[Mapping[str, Callable[[LabelledNode], Mapping[str, str]]]] = {names.AMD: _amd}
+"""A vendor's labels that have values in their keys."""
 
 
 def _run(rows: Iterable[LabelRow[Source]], source: Source, prefix: str = "") -> dict[str, str]:

@@ -210,19 +210,12 @@ _NODE: Final[tuple[LabelRow[LabelledNode], ...]] = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLabelTable:
     """A vendor's labels about the node as a whole: ``always`` without accelerators, ``rows`` with one; ``fallbacks``
-    are the values of labels that have never been known. ``more`` are labels with values in their keys.
+    are the values of labels that have never been known.
     """
 
     always: tuple[LabelRow[LabelledNode], ...] = ()
     rows: tuple[LabelRow[LabelledNode], ...] = ()
     fallbacks: Mapping[str, str] = field(default_factory=dict)
-    more: Callable[[LabelledNode], Mapping[str, str]] = lambda _view: {}
-
-
-def _amd(view: LabelledNode) -> Mapping[str, str]:
-    from kgpu.discovery.amd_labels import amd_labels  # loaded only where there are such GPUs
-
-    return amd_labels(view)
 
 
 _NONE: Final = NodeLabelTable()
@@ -230,7 +223,6 @@ _BY_VENDOR: Final = {
     names.NVIDIA: NodeLabelTable(
         always=_ALWAYS, rows=_NODE, fallbacks={names.LABEL_GPU_MACHINE: UNKNOWN, names.LABEL_GPU_MODE: UNKNOWN}
     ),
-    names.AMD: NodeLabelTable(more=_amd),
 }
 
 

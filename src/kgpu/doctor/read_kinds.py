@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.formats.names import NVIDIA_DOMAIN
+from kgpu.formats.names import AMD_DOMAIN, NVIDIA_DOMAIN
 from kgpu.kube import kinds
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, PODS, Resource
 
@@ -65,7 +65,7 @@ KINDS: Final = (
     Wanted(
         _kind("nfd.k8s-sigs.io", "v1alpha1", "nodefeaturerules", "NodeFeatureRule", namespaced=False), any_version=True
     ),
-    Wanted(_kind("amd.com", "v1alpha1", "deviceconfigs", "DeviceConfig"), any_version=True),
+    Wanted(_kind(AMD_DOMAIN, "v1alpha1", "deviceconfigs", "DeviceConfig"), any_version=True),
     Wanted(_kind("resource.nvidia.com", "v1beta1", "computedomains", "ComputeDomain"), any_version=True),
     Wanted(_kind("monitoring.coreos.com", "v1", "servicemonitors", "ServiceMonitor"), any_version=True),
     Wanted(_kind("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor"), any_version=True),

@@ -14,6 +14,7 @@ from typing import Final
 from kgpu.base.errors import ConfigError
 from kgpu.exporter.model import Generation
 from kgpu.exporter.render import escape
+from kgpu.formats.names import NVIDIA
 from kgpu.hw.port import Accelerator
 
 MANY: Final = 4_000
@@ -57,6 +58,13 @@ class Style:
         return ((names[POD], pod), (names[NAMESPACE], namespace), (names[CONTAINER], container))
 
 
+def device_name(gpu: Accelerator) -> str:
+    """The name of its first device node; for NVIDIA's also of one that can't be read."""
+    if gpu.vendor == NVIDIA or not gpu.device_nodes:
+        return f"{gpu.vendor}{gpu.minor}"
+    return gpu.device_nodes[0].rpartition("/")[2]
+
+
 def device_labels(style: Style, gpu: Accelerator, profile: str = "", gpu_instance: int | None = None) -> Pairs:
     """The first labels of a GPU's series, or of one GPU instance's."""
     model = gpu.name.replace(" ", "-") if style.dashes else gpu.name
@@ -64,7 +72,7 @@ def device_labels(style: Style, gpu: Accelerator, profile: str = "", gpu_instanc
         ("gpu", str(gpu.index)),
         ("uuid" if style.old_namespace else "UUID", gpu.uuid),
         ("pci_bus_id", long_bus_id(gpu.pci_bus_id)),
-        ("device", f"nvidia{gpu.minor}"),
+        ("device", device_name(gpu)),
         ("modelName", model),
     ]
     if gpu_instance is not None:
@@ -79,7 +87,7 @@ def link_labels(style: Style, gpu: Accelerator, link: int) -> Pairs:
         ("gpu", str(gpu.index)),
         ("gpu_uuid", gpu.uuid),
         ("pci_bus_id", long_bus_id(gpu.pci_bus_id)),
-        ("device", f"nvidia{gpu.minor}"),
+        ("device", device_name(gpu)),
         ("model_name", gpu.name.replace(" ", "-") if style.dashes else gpu.name),
         *style.host(),
     )

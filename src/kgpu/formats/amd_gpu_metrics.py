@@ -96,7 +96,7 @@ class GpuMetricsError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class MetricField:
+class GpuMetricsField:
     """A field: its name, the code of its type, and how many there are; None for a single one."""
 
     name: str
@@ -110,10 +110,10 @@ class MetricField:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricTable:
+class GpuMetricsTable:
     """One version's fields and layout; ``size`` counts the header and the end's padding."""
 
-    fields: tuple[MetricField, ...]
+    fields: tuple[GpuMetricsField, ...]
     layout: struct.Struct
 
     @property
@@ -122,13 +122,15 @@ class MetricTable:
 
 
 @functools.cache
-def table(version: Version) -> MetricTable:
+def table(version: Version) -> GpuMetricsTable:
     """The table of a version. Raises KeyError for one that is not in ``TABLES``."""
     rows = [row.split(":") for row in TABLES[version].split()]
     fields = tuple(
-        MetricField(name, code[-1], int(code[:-1]) if len(code) > 1 else None) for name, code in rows if code != "0Q"
+        GpuMetricsField(name, code[-1], int(code[:-1]) if len(code) > 1 else None)
+        for name, code in rows
+        if code != "0Q"
     )
-    return MetricTable(fields, struct.Struct("@HBB" + "".join(code for _, code in rows) + "0Q"))
+    return GpuMetricsTable(fields, struct.Struct("@HBB" + "".join(code for _, code in rows) + "0Q"))
 
 
 def decode(data: bytes) -> dict[str, MetricValue]:
@@ -160,7 +162,7 @@ def encode(version: Version, values: Mapping[str, int | tuple[int, ...]]) -> byt
     return layout.layout.pack(layout.size, *version, *flat)
 
 
-def _named(fields: tuple[MetricField, ...], values: tuple[int, ...]) -> Iterator[tuple[str, MetricValue]]:
+def _named(fields: tuple[GpuMetricsField, ...], values: tuple[int, ...]) -> Iterator[tuple[str, MetricValue]]:
     place = 0
     for field in fields:
         length = field.count or 1

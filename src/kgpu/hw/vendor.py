@@ -34,7 +34,7 @@ class Cutting(enum.StrEnum):
     BY_DRIVER = "by-driver"  # whole, named after its driver, which is its mode
 
 
-class Affinity(enum.StrEnum):
+class Pairing(enum.StrEnum):
     """By what is judged which accelerators go together."""
 
     LANES = "lanes"  # the most lanes and the nearest PCI ancestors
@@ -92,7 +92,7 @@ class Vendor:
     cdi_specs: bool = False
     nodes_suffice: bool = False
     cutting: Cutting = Cutting.BY_STRATEGY
-    affinity: Affinity = Affinity.LANES
+    pairing: Pairing = Pairing.LANES
     missing: Callable[[Path], list[str]]
     open: Callable[[Path, float, float], Reader]
     partitioner: Callable[[Path, GpuReset], Partitioner] | None = None

@@ -11,7 +11,7 @@ from kgpu.formats.names import HLML_LIBRARY
 from kgpu.hw.gaudi.client import GaudiReader
 from kgpu.hw.port import EventKind, Problem, TopologyLevel
 from kgpu.hw.simulator import modules, operate, processes
-from tests.hw.contract import ReaderContract, Shape, problems, usable, wait_for, wait_for_event
+from tests.hw.contract import DriverEventsContract, ReaderContract, Shape, problems, usable, wait_for, wait_for_event
 
 GAUDI3 = Shape(
     vendor="gaudi", uuid="AN", name="Gaudi 3", memory_mib=(131_000, 131_072), pci_class=0x120000,
@@ -59,7 +59,7 @@ async def node(sim_root):
     await node.reader.close()
 
 
-class TestGaudiReader(ReaderContract):
+class TestGaudiReader(ReaderContract, DriverEventsContract):
     pass
 
 

@@ -23,6 +23,7 @@ from tests.child import child
 from tests.hw.contract import (
     H100,
     PATIENCE,
+    DriverEventsContract,
     ReaderContract,
     SlicesContract,
     problems,
@@ -80,7 +81,7 @@ async def node(sim_root):
     await node.reader.close()
 
 
-class TestNvidiaReader(ReaderContract, SlicesContract):
+class TestNvidiaReader(ReaderContract, DriverEventsContract, SlicesContract):
     pass
 
 

@@ -15,8 +15,8 @@ from kgpu.base.errors import HwError
 from kgpu.formats.names import AMD
 from kgpu.hw import roots
 from kgpu.hw.amd import facts as judge
-from kgpu.hw.amd import kfd, telemetry
-from kgpu.hw.amd.gather import GpuFacts, gather
+from kgpu.hw.amd import kfd
+from kgpu.hw.amd.gather import AmdGpuFacts, gather
 from kgpu.hw.amd.kfd import NodeScan, NoDriverError
 from kgpu.hw.lanes import HungError, Lane
 from kgpu.hw.port import (
@@ -47,7 +47,7 @@ class AmdReader:
         self._lanes: dict[str, Lane] = {}
         self._scan: NodeScan | None = None
         self._known: dict[str, Accelerator] = {}
-        self._facts: dict[str, GpuFacts] = {}
+        self._facts: dict[str, AmdGpuFacts] = {}
         self._errors: dict[str, tuple[int, int]] = {}
         self._last: Inventory | None = None
         self._types: tuple[NodeScan, dict[tuple[str, str], int]] | None = None
@@ -158,6 +158,8 @@ class AmdReader:
         return judge.accelerator(index, facts, scan, before)
 
     async def _reading(self, bus: str) -> Reading | None:
+        from kgpu.hw.amd import telemetry  # its tables are for those who measure
+
         try:
             return await self._lane(bus).ask(telemetry.read, self._sys, bus)
         except HungError:
@@ -166,7 +168,7 @@ class AmdReader:
     def _lane(self, bus: str) -> Lane:
         return self._lanes.setdefault(bus, Lane(self._deadline))
 
-    def _count(self, facts: GpuFacts) -> None:
+    def _count(self, facts: AmdGpuFacts) -> None:
         """Tell of memory errors that are new since the last look; the first look tells of none."""
         now = facts.errors()
         if now is None:
@@ -221,7 +223,7 @@ def _link(a: Accelerator, b: Accelerator, kind: int) -> Link:
     return Link(a=a.uuid, b=b.uuid, level=level, lanes=int(kind == kfd.XGMI))
 
 
-def _link_types(sys: str, scan: NodeScan, facts: dict[str, GpuFacts]) -> dict[tuple[str, str], int]:
+def _link_types(sys: str, scan: NodeScan, facts: dict[str, AmdGpuFacts]) -> dict[tuple[str, str], int]:
     """The types of links between GPUs, by both addresses in either order. If the directions differ, XGMI wins."""
     first = {bus: nodes[0] for bus, row in facts.items() if (nodes := judge.nodes_of(row, scan))}
     by_number = {node.number: bus for bus, node in first.items()}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from kgpu.formats.names import AMD
-from kgpu.hw.amd.gather import GpuFacts
+from kgpu.hw.amd.gather import AmdGpuFacts
 from kgpu.hw.amd.kfd import KfdNode, NodeScan
 from kgpu.hw.amd.product_names import product_name
 from kgpu.hw.port import Accelerator, HardwareFinding, Partition, Problem
@@ -58,7 +58,7 @@ def silent(bus: str, index: int, before: Accelerator | None, problem: Problem, a
     return replace(known, index=index, recovery_action="unknown", findings=(finding(bus, index, problem, about),))
 
 
-def accelerator(index: int, facts: GpuFacts, scan: NodeScan, before: Accelerator | None) -> Accelerator:
+def accelerator(index: int, facts: AmdGpuFacts, scan: NodeScan, before: Accelerator | None) -> Accelerator:
     """One GPU. What can't be understood now is as it was ``before``."""
     if facts.lost:
         return silent(facts.bus, index, before, Problem.LOST)
@@ -92,18 +92,18 @@ def accelerator(index: int, facts: GpuFacts, scan: NodeScan, before: Accelerator
     )
 
 
-def _unreadable(facts: GpuFacts, word: str) -> bool:
+def _unreadable(facts: AmdGpuFacts, word: str) -> bool:
     return any(word in name for name in facts.unreadable)
 
 
-def _mode(facts: GpuFacts) -> str:
+def _mode(facts: AmdGpuFacts) -> str:
     """``cpx_nps4``; "" for a GPU that can't be cut."""
     compute = facts.values.get("current_compute_partition", "").lower()
     memory = facts.values.get("current_memory_partition", "").lower()
     return f"{compute}_{memory}" if compute and memory else compute
 
 
-def nodes_of(facts: GpuFacts, scan: NodeScan) -> tuple[KfdNode, ...]:
+def nodes_of(facts: AmdGpuFacts, scan: NodeScan) -> tuple[KfdNode, ...]:
     """The KFD's nodes of a GPU: its own first, then those of its other parts."""
     own = facts.drm.render if facts.drm else 0
     address = facts.bus.rsplit(".", 1)[0]
@@ -113,7 +113,7 @@ def nodes_of(facts: GpuFacts, scan: NodeScan) -> tuple[KfdNode, ...]:
 
 
 def _partitions(
-    index: int, facts: GpuFacts, scan: NodeScan, nodes: Sequence[KfdNode], mode: str
+    index: int, facts: AmdGpuFacts, scan: NodeScan, nodes: Sequence[KfdNode], mode: str
 ) -> tuple[Partition, ...]:
     if not mode or mode.startswith(WHOLE) or facts.drm is None:
         return ()
@@ -139,7 +139,7 @@ def _partitions(
     )
 
 
-def _findings(index: int, facts: GpuFacts, nodes: Sequence[KfdNode]) -> tuple[HardwareFinding, ...]:
+def _findings(index: int, facts: AmdGpuFacts, nodes: Sequence[KfdNode]) -> tuple[HardwareFinding, ...]:
     found: list[HardwareFinding] = []
     if not any(node.target > 0 for node in nodes):
         found.append(finding(facts.bus, index, Problem.UNPROVEN))

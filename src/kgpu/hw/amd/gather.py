@@ -33,7 +33,7 @@ ROWS: Final[tuple[tuple[str, Callable[[str], Any]], ...]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class GpuFacts:
+class AmdGpuFacts:
     """One GPU's files. ``values`` are those that are there, by name; ``unreadable`` names those that can't be read or
     understood. ``lost``: the bus answers for it with all bits set.
     """
@@ -50,14 +50,14 @@ class GpuFacts:
         return (sum(row[0] for row in counts), sum(row[1] for row in counts)) if counts else None
 
 
-def gather(sys: str, bus: str) -> GpuFacts:
+def gather(sys: str, bus: str) -> AmdGpuFacts:
     """Read one GPU now."""
     folder = f"{sys}/{DEVICES}/{bus}"
     lost = False
     with contextlib.suppress(OSError):
         lost = files.raw(f"{folder}/config", 4)[:2] == ALL_SET
     if lost:
-        return GpuFacts(bus, lost=True)
+        return AmdGpuFacts(bus, lost=True)
     values: dict[str, Any] = {}
     unreadable: list[str] = []
     for name, read in ROWS:
@@ -67,4 +67,4 @@ def gather(sys: str, bus: str) -> GpuFacts:
             continue
         except (OSError, GarbageError):
             unreadable.append(name)
-    return GpuFacts(bus, False, drm_numbers(f"{folder}/drm"), values, tuple(unreadable))
+    return AmdGpuFacts(bus, False, drm_numbers(f"{folder}/drm"), values, tuple(unreadable))

@@ -75,11 +75,12 @@ class NodeScan:
 
 def scan(sys: str) -> NodeScan:
     """Look at the node now, again if the topology has changed meanwhile. Raises NoDriverError."""
+    before, found = _line(f"{sys}/{GENERATION}"), _scan(sys)
     for _ in range(RETRIES):
-        before = _line(f"{sys}/{GENERATION}")
-        found = _scan(sys)
-        if _line(f"{sys}/{GENERATION}") == before:
+        after = _line(f"{sys}/{GENERATION}")
+        if after == before:
             break
+        before, found = after, _scan(sys)
     return found
 
 

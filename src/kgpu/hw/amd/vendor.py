@@ -9,7 +9,7 @@ from typing import Final
 from kgpu.formats import names
 from kgpu.hw import roots
 from kgpu.hw.port import Reader
-from kgpu.hw.vendor import Affinity, Cutting, Vendor
+from kgpu.hw.vendor import Cutting, Pairing, Vendor
 
 DRIVERS: Final = "module/amdgpu/drivers"
 
@@ -44,7 +44,7 @@ VENDOR: Final = Vendor(
     cdi_specs=True,
     nodes_suffice=True,
     cutting=Cutting.BY_MODE,
-    affinity=Affinity.WEIGHTS,
+    pairing=Pairing.WEIGHTS,
     missing=_missing,
     open=_open,
 )

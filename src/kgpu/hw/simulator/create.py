@@ -60,7 +60,7 @@ def create_root(
         profile = machines.load(profile, gpus=gpus, topology=topology)
     if driver is not None and not isinstance(profile, profiles.Profile):
         profile = with_version(profile, driver)
-    elif driver is not None:
+    elif driver is not None and isinstance(profile, profiles.Profile):
         version = profiles.convert(
             {"version": driver, "cuda": profile.driver.cuda}, profiles.DriverVersions, source="--driver"
         )

@@ -23,7 +23,7 @@ class GpuRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     processes: dict[str, int] = {}
 
 
-class NodeRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class AmdNodeRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The whole node."""
 
     profile: AmdProfile
@@ -33,5 +33,5 @@ class NodeRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     gpus: list[GpuRecord]
 
 
-FILE: Final = NodeFile(LAYOUT, NodeRecord, "AMD")
+FILE: Final = NodeFile(LAYOUT, AmdNodeRecord, "AMD")
 is_amd, read, save, changing = FILE.is_here, FILE.read, FILE.save, FILE.changing

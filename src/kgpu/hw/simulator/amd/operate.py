@@ -17,7 +17,7 @@ from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.suggest import did_you_mean
 from kgpu.hw.simulator import kernel_log
 from kgpu.hw.simulator.amd import node_file, tree
-from kgpu.hw.simulator.amd.node_file import GpuRecord, NodeRecord, changing
+from kgpu.hw.simulator.amd.node_file import AmdNodeRecord, GpuRecord, changing
 from kgpu.hw.simulator.amd.profiles import AmdDriver, AmdModel, AmdProfile
 from kgpu.hw.simulator.profiles import convert
 
@@ -41,7 +41,7 @@ _OF_DRIVER: Final = (
 
 def create(profile: AmdProfile, root: Path, *, seed: str = "") -> None:
     """Make the node's files in the folder ``root``. Raises OSError."""
-    record = NodeRecord(
+    record = AmdNodeRecord(
         profile=profile,
         seed=seed,
         gpus=[_new(gpu.model) for gpu in profile.gpus],
@@ -80,7 +80,7 @@ def inject(root: Path, fault: str, *, gpu: int | None = None, count: int = 1, co
         tree.show_gpu(root, record, gpu)
 
 
-def _count_errors(record: NodeRecord, gpu: int, count: int, *, corrected: bool) -> None:
+def _count_errors(record: AmdNodeRecord, gpu: int, count: int, *, corrected: bool) -> None:
     model, state = record.profile.gpus[gpu].model, record.gpus[gpu]
     if not model.ras:
         raise ConfigError(f"{model.name} has no RAS", "a GPU that counts memory errors", "choose another profile")
@@ -143,7 +143,7 @@ def remove_process(root: Path, gpu: int, pid: int) -> None:
         _show_use(root, record, gpu)
 
 
-def _show_use(root: Path, record: NodeRecord, gpu: int) -> None:
+def _show_use(root: Path, record: AmdNodeRecord, gpu: int) -> None:
     tree.show_processes(root, record)
     tree.show_gpu(root, record, gpu)
 
@@ -204,7 +204,7 @@ def snapshot(root: Path) -> dict[str, Any]:
     }
 
 
-def _shown(record: NodeRecord, index: int) -> dict[str, Any]:
+def _shown(record: AmdNodeRecord, index: int) -> dict[str, Any]:
     gpu, state = record.profile.gpus[index], record.gpus[index]
     faults = [*state.faults, *([f"{state.uncorrected} uncorrectable errors"] if state.uncorrected else [])]
     modes = "/".join(filter(None, (state.compute, state.memory)))
@@ -241,7 +241,7 @@ def with_version(profile: AmdProfile, version: str) -> AmdProfile:
     return msgspec.structs.replace(profile, driver=convert({"version": version}, AmdDriver, source="--driver"))
 
 
-def _gpu(record: NodeRecord, index: int) -> GpuRecord:
+def _gpu(record: AmdNodeRecord, index: int) -> GpuRecord:
     if not 0 <= index < len(record.gpus):
         raise ConfigError(
             f"there is no GPU {index} on this node", f"an index from 0 to {len(record.gpus) - 1}",
@@ -250,6 +250,6 @@ def _gpu(record: NodeRecord, index: int) -> GpuRecord:
     return record.gpus[index]
 
 
-def _log(root: Path, record: NodeRecord, gpu: int, text: str) -> None:
+def _log(root: Path, record: AmdNodeRecord, gpu: int, text: str) -> None:
     if (root / kernel_log.PATH).is_file():
         kernel_log.say(root, f"amdgpu {record.profile.gpus[gpu].bus}: amdgpu: {text}")

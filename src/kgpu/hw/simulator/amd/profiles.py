@@ -28,11 +28,11 @@ Mode = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9]{3,5}$")]
 Parts = Annotated[int, msgspec.Meta(ge=1, le=8)]
 
 
-class _Strict(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class _StrictAmd(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """Base of every section: unknown keys are errors."""
 
 
-class AmdPci(_Strict, frozen=True, kw_only=True):
+class AmdPci(_StrictAmd, frozen=True, kw_only=True):
     """Ids and 24-bit class; generation and width of the link."""
 
     device: U16
@@ -42,14 +42,14 @@ class AmdPci(_Strict, frozen=True, kw_only=True):
     width: Annotated[int, msgspec.Meta(ge=1, le=32)] = 16
 
 
-class AmdPower(_Strict, frozen=True, kw_only=True):
+class AmdPower(_StrictAmd, frozen=True, kw_only=True):
     """The limit and the idle draw; W."""
 
     limit: Watts
     idle: Watts
 
 
-class AmdTemperature(_Strict, frozen=True, kw_only=True):
+class AmdTemperature(_StrictAmd, frozen=True, kw_only=True):
     """Idle values and the critical one."""
 
     idle: Celsius
@@ -57,7 +57,7 @@ class AmdTemperature(_Strict, frozen=True, kw_only=True):
     memory_idle: Celsius
 
 
-class AmdClocks(_Strict, frozen=True, kw_only=True):
+class AmdClocks(_StrictAmd, frozen=True, kw_only=True):
     """Highest clocks, and the idle one of the shaders; MHz."""
 
     graphics: Mhz
@@ -65,7 +65,7 @@ class AmdClocks(_Strict, frozen=True, kw_only=True):
     idle_graphics: Mhz
 
 
-class AmdModel(_Strict, frozen=True, kw_only=True):
+class AmdModel(_StrictAmd, frozen=True, kw_only=True):
     """One GPU model. ``compute`` and ``memory`` are the modes that it can be cut by, with the number of parts; the
     first is that of a new GPU, and none means that it can't be cut.
     """
@@ -89,7 +89,7 @@ class AmdModel(_Strict, frozen=True, kw_only=True):
     vbios: Annotated[str, msgspec.Meta(max_length=31)] = ""
 
 
-class AmdGroup(_Strict, frozen=True, kw_only=True):
+class AmdGroup(_StrictAmd, frozen=True, kw_only=True):
     """GPUs of one model on one NUMA node (-1: none), in one hive of XGMI (-1: none)."""
 
     model: str
@@ -98,13 +98,13 @@ class AmdGroup(_Strict, frozen=True, kw_only=True):
     hive: Annotated[int, msgspec.Meta(ge=-1, lt=64)] = NO_HIVE
 
 
-class AmdDriver(_Strict, frozen=True, kw_only=True):
+class AmdDriver(_StrictAmd, frozen=True, kw_only=True):
     """The driver's version; "" for the kernel's own, which says none."""
 
     version: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.+-]{0,30}$")] = ""
 
 
-class _AmdFile(_Strict, frozen=True, kw_only=True):
+class _AmdFile(_StrictAmd, frozen=True, kw_only=True):
     vendor: Literal["amd"] = "amd"
     title: str = ""
     machine: DmiNames
@@ -114,7 +114,7 @@ class _AmdFile(_Strict, frozen=True, kw_only=True):
     gpus: Annotated[list[AmdGroup], msgspec.Meta(min_length=1, max_length=MAX_GPUS)]
 
 
-class AmdGpu(_Strict, frozen=True, kw_only=True):
+class AmdGpu(_StrictAmd, frozen=True, kw_only=True):
     """One GPU of a node."""
 
     model: AmdModel
@@ -123,7 +123,7 @@ class AmdGpu(_Strict, frozen=True, kw_only=True):
     hive: int
 
 
-class AmdProfile(_Strict, frozen=True, kw_only=True):
+class AmdProfile(_StrictAmd, frozen=True, kw_only=True):
     """A whole simulated node; ``numa`` has the CPUs of each NUMA node."""
 
     name: str

@@ -17,7 +17,7 @@ from typing import Final
 
 from kgpu.formats import amd_gpu_metrics
 from kgpu.hw.simulator import kernel_log
-from kgpu.hw.simulator.amd.node_file import GpuRecord, NodeRecord
+from kgpu.hw.simulator.amd.node_file import AmdNodeRecord, GpuRecord
 from kgpu.hw.simulator.amd.profiles import NO_HIVE, AmdGpu, metrics_version
 from kgpu.hw.simulator.live_files import NOISE, hang, replace_file
 from kgpu.hw.simulator.tree import make_node, symlink, write
@@ -57,7 +57,7 @@ def pci_folder(gpu: AmdGpu) -> str:
     return f"sys/devices/pci{parent}/{parent}:01.0/{gpu.bus}"
 
 
-def drm_nodes(record: NodeRecord, index: int) -> list[DrmNode]:
+def drm_nodes(record: AmdNodeRecord, index: int) -> list[DrmNode]:
     """The GPU's own node and those of its parts, which exist however it is cut."""
     before = record.profile.gpus[:index]
     start = sum(_parts(gpu) for gpu in before)
@@ -80,13 +80,13 @@ def _parts(gpu: AmdGpu) -> int:
     return PARTS if gpu.model.compute else 1
 
 
-def unique_id(record: NodeRecord, index: int) -> int:
+def unique_id(record: AmdNodeRecord, index: int) -> int:
     """A number that follows from profile and seed."""
     text = f"{record.profile.name}/{record.seed}/{index}".encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") | 1 << 63
 
 
-def build(root: Path, record: NodeRecord) -> None:
+def build(root: Path, record: AmdNodeRecord) -> None:
     """Make every file. Raises OSError as the system gives it."""
     profile = record.profile
     make_node(f"{root}/dev/kfd", (KFD_MAJOR, 0), 0o660)
@@ -117,7 +117,7 @@ def _below_sys(folder: str) -> str:
     return folder.removeprefix("sys/")
 
 
-def _node_files(record: NodeRecord) -> Iterator[tuple[str, str]]:
+def _node_files(record: AmdNodeRecord) -> Iterator[tuple[str, str]]:
     profile = record.profile
     yield "sys/class/dmi/id/product_name", profile.machine.product
     yield "sys/class/dmi/id/sys_vendor", profile.machine.vendor
@@ -132,7 +132,7 @@ def _node_files(record: NodeRecord) -> Iterator[tuple[str, str]]:
         )
 
 
-def show_version(root: Path, record: NodeRecord) -> None:
+def show_version(root: Path, record: AmdNodeRecord) -> None:
     """The driver's version; the kernel's own driver has none."""
     version, module = record.profile.driver.version, f"{root}/sys/module/amdgpu"
     write(f"{module}/srcversion", hashlib.sha256(version.encode()).hexdigest()[:23].upper() + "\n")
@@ -140,7 +140,7 @@ def show_version(root: Path, record: NodeRecord) -> None:
         write(f"{module}/version", f"{version}\n")
 
 
-def show_gpu(root: Path, record: NodeRecord, index: int) -> None:
+def show_gpu(root: Path, record: AmdNodeRecord, index: int) -> None:
     """The GPU's own files as it is now. What hung before lets its readers go."""
     gpu, state = record.profile.gpus[index], record.gpus[index]
     folder = f"{root}/{pci_folder(gpu)}"
@@ -156,7 +156,7 @@ def show_gpu(root: Path, record: NodeRecord, index: int) -> None:
             hang(f"{folder}/{name}")
 
 
-def _gpu_files(record: NodeRecord, index: int) -> Iterator[tuple[str, str | bytes]]:
+def _gpu_files(record: AmdNodeRecord, index: int) -> Iterator[tuple[str, str | bytes]]:
     gpu, state = record.profile.gpus[index], record.gpus[index]
     model, lost = gpu.model, LOST in state.faults
     used = _used_mib(state) << 20
@@ -258,7 +258,7 @@ def _used_mib(state: GpuRecord) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class KfdNode:
+class ShownKfdNode:
     """A GPU's part in the KFD's topology; ``number`` is the node's."""
 
     number: int
@@ -267,18 +267,18 @@ class KfdNode:
     render: int
 
 
-def kfd_nodes(record: NodeRecord) -> list[KfdNode]:
+def kfd_nodes(record: AmdNodeRecord) -> list[ShownKfdNode]:
     """Those of the parts that the GPUs are cut into; the processors come first. A lost GPU keeps its node."""
-    rows: list[KfdNode] = []
+    rows: list[ShownKfdNode] = []
     number = len(record.profile.numa)
     for index, gpu in enumerate(record.profile.gpus):
         count = gpu.model.compute.get(record.gpus[index].compute, 1)
         for node in drm_nodes(record, index)[:count]:
-            rows.append(KfdNode(number + len(rows), index, node.part, node.render))
+            rows.append(ShownKfdNode(number + len(rows), index, node.part, node.render))
     return rows
 
 
-def show_topology(root: Path, record: NodeRecord) -> None:
+def show_topology(root: Path, record: AmdNodeRecord) -> None:
     """Write the KFD's topology anew, and put it in the place of the one of another generation."""
     place = root / TOPOLOGY
     fresh = place.with_name(f"topology.{record.generation}")
@@ -298,7 +298,7 @@ def show_topology(root: Path, record: NodeRecord) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _show_node(fresh: Path, record: NodeRecord, node: KfdNode, nodes: list[KfdNode]) -> None:
+def _show_node(fresh: Path, record: AmdNodeRecord, node: ShownKfdNode, nodes: list[ShownKfdNode]) -> None:
     gpu, state = record.profile.gpus[node.gpu], record.gpus[node.gpu]
     model, folder = gpu.model, f"{fresh}/nodes/{node.number}"
     parts = model.compute.get(state.compute, 1)
@@ -338,7 +338,7 @@ def _show_node(fresh: Path, record: NodeRecord, node: KfdNode, nodes: list[KfdNo
             write(f"{folder}/{name}/{number}/properties", _text(row))
 
 
-def _link(record: NodeRecord, node: KfdNode, other: KfdNode) -> dict[str, int]:
+def _link(record: AmdNodeRecord, node: ShownKfdNode, other: ShownKfdNode) -> dict[str, int]:
     mine, theirs = record.profile.gpus[node.gpu], record.profile.gpus[other.gpu]
     joined = node.gpu == other.gpu or (mine.hive != NO_HIVE and mine.hive == theirs.hive)
     bandwidth = mine.model.xgmi_mb_per_s if joined else 32000
@@ -348,12 +348,12 @@ def _link(record: NodeRecord, node: KfdNode, other: KfdNode) -> dict[str, int]:
     }  # fmt: skip
 
 
-def gpu_id(record: NodeRecord, index: int, part: int = 0) -> int:
+def gpu_id(record: AmdNodeRecord, index: int, part: int = 0) -> int:
     """The KFD's number of a part."""
     return unique_id(record, index) % 60_000 + 1 + part
 
 
-def show_processes(root: Path, record: NodeRecord) -> None:
+def show_processes(root: Path, record: AmdNodeRecord) -> None:
     """The KFD's folder of processes: one for each pid, with the bytes that it has of each GPU."""
     place = root / PROCESSES
     wanted: dict[str, dict[str, str]] = {}
