@@ -32,6 +32,10 @@ def plan(accelerators: Sequence[Accelerator], settings: PluginSettings) -> Resou
                 reason="DiscoveryUnsupported",
             )
         )
+    if settings.allow_ids or settings.deny_ids or settings.shared_dev_num > 1:
+        from kgpu.deviceplugin.by_id import by_id  # loaded only where that is asked for
+
+        accelerators, settings = by_id(accelerators, settings, advice)
     units = _offered_units(accelerators, settings, advice)
     by_name: dict[str, list[GpuUnit]] = {}
     for unit in units:

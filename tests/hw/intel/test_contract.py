@@ -86,13 +86,16 @@ async def test_a_gpu_whose_driver_was_taken_from_it_is_missing_and_comes_back(no
 
 
 @pytest.mark.parametrize(
-    ("profile", "driver", "name", "mib", "clock"),
-    [("arc", "xe", "Intel Arc Pro B60", 24480, 2400), ("max1550", "i915", "Intel Data Center GPU Max 1550", 131072, 1600)],
+    ("profile", "facts", "clock"),
+    [
+        ("arc", ("Intel Arc Pro B60", "xe", 24480), 2400),
+        ("max1550", ("Intel Data Center GPU Max 1550", "i915", 131072), 1600),
+    ],
 )
-async def test_both_drivers_are_read_whole(sim_root, profile, driver, name, mib, clock) -> None:
+async def test_both_drivers_are_read_whole(sim_root, profile: str, facts: tuple[str, str, int], clock: int) -> None:
     reader = IntelReader(driver_root=sim_root(profile))
     inventory = await reader.inventory()
-    assert {(gpu.name, gpu.mode, gpu.memory_mib) for gpu in inventory.accelerators} == {(name, driver, mib)}
+    assert {(gpu.name, gpu.mode, gpu.memory_mib) for gpu in inventory.accelerators} == {facts}
     for reading in await reader.readings():
         assert not reading.failures
         assert reading.numbers["sm_clock_max_mhz"] == clock
