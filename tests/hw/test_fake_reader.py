@@ -10,7 +10,7 @@ from kgpu.base.errors import HwError
 from kgpu.hw.fake_reader import FakeReader, sample_inventory, sample_partitions
 from kgpu.hw.port import EventKind, HardwareEvent, Link, Problem, Process, Reading, TopologyLevel
 from kgpu.hw.subscription import LIMIT, Subscriptions
-from tests.hw.contract import H100, ReaderContract
+from tests.hw.contract import H100, DriverEventsContract, ReaderContract, SlicesContract
 
 
 class MemoryNode:
@@ -53,7 +53,7 @@ class MemoryNode:
         self.reader.set_down(None)
 
 
-class TestMemoryReader(ReaderContract):
+class TestMemoryReader(ReaderContract, DriverEventsContract, SlicesContract):
     @pytest.fixture
     def node(self) -> MemoryNode:
         return MemoryNode()

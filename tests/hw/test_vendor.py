@@ -29,7 +29,8 @@ def test_resources_are_below_the_domain_and_no_two_vendors_share_one() -> None:
         assert row.resource.startswith(f"{row.domain}/")
         assert row.partition_resource("1x").startswith(f"{row.domain}/")
     for field in ("domain", "resource", "visible_devices", "cdi_vendor", "pci_id", "title"):
-        assert len({getattr(row, field) for row in rows}) == len(rows), field
+        said = [value for row in rows if (value := getattr(row, field))]
+        assert len(set(said)) == len(said), field
 
 
 def test_agents_may_label_with_every_domain() -> None:

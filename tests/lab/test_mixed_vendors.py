@@ -1,4 +1,4 @@
-"""An embedded lab with an AMD node beside an NVIDIA one: each pod lands on its vendor's and sees its devices alone."""
+"""An embedded lab with nodes of four vendors: each pod lands on its vendor's and sees its devices alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kgpu.base.errors import LabError
-from kgpu.formats.names import AMD_GPU_RESOURCE, GPU_RESOURCE
+from kgpu.formats.names import AMD_GPU_RESOURCE, GAUDI_RESOURCE, GPU_RESOURCE
 from kgpu.hw.simulator import operate
 from kgpu.hw.simulator.amd import operate as amd
 from kgpu.lab import reset
@@ -22,8 +22,9 @@ from kgpu.lab.progress import QuietProgress
 from tests.lab.copied import until
 
 pytestmark = pytest.mark.timeout(300)
-NVIDIA_NODE = "l4-1"
-SEES = "cd /dev; ls -d kfd dri/* nvidia[0-9]* 2>/dev/null; true"
+NVIDIA_NODE, GAUDI_NODE, ARC_NODE = "l4-1", "gaudi3-1", "arc-1"
+XE = "gpu.intel.com/xe"
+SEES = "cd /dev; ls -d accel/* dri/* infiniband/* kfd nvidia[0-9]* 2>/dev/null; true"
 A_WHILE = f"{SEES}; sleep 1000"
 
 
@@ -35,7 +36,11 @@ def lab(kubectl: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embe
     try:
         made.up()
         manage.add_to_running(made.folder, "l4", gpus=2)
+        manage.add_to_running(made.folder, "gaudi3")
+        manage.add_to_running(made.folder, "arc")
         until(lambda: allocatable(made, NVIDIA_NODE, GPU_RESOURCE), "2")
+        until(lambda: allocatable(made, GAUDI_NODE, GAUDI_RESOURCE), "8")
+        until(lambda: allocatable(made, ARC_NODE, XE), "2")
         yield made
     finally:
         made.down()
@@ -82,12 +87,43 @@ def test_each_pod_lands_on_its_vendor_and_sees_its_devices_and_no_other(lab: Emb
     assert devices[0].startswith("nvidia")
 
 
-def test_both_are_labelled_in_their_own_words(lab: EmbeddedLab) -> None:
+def test_a_gaudi_pod_sees_its_cards_and_is_told_of_them(lab: EmbeddedLab) -> None:
+    run(lab, "gaudi", GAUDI_RESOURCE, 2, f"{SEES}; echo $HABANA_VISIBLE_DEVICES $HL_VISIBLE_DEVICES")
+    node, words = seen(lab, "gaudi")
+    assert node == GAUDI_NODE
+    *devices, minors, paths = words
+    numbers = minors.split(",")
+    assert len(numbers) == 2
+    expected = [f"{kind}{n}" for n in numbers for kind in ("accel/accel", "accel/accel_controlD", "infiniband/uverbs")]
+    assert sorted(devices) == sorted(expected)
+    assert paths == ",".join(f"/dev/accel/accel{n}" for n in numbers)
+
+
+def test_a_pod_of_an_intel_gpu_sees_it_alone(lab: EmbeddedLab) -> None:
+    run(lab, "arc", XE)
+    node, devices = seen(lab, "arc")
+    assert node == ARC_NODE
+    card = int(devices[0].removeprefix("dri/card"))
+    assert devices == [f"dri/card{card}", f"dri/renderD{128 + card}"]
+
+
+def test_a_faulty_gaudi_is_withdrawn_alone_and_comes_back(lab: EmbeddedLab) -> None:
+    root = manage.hw_root(lab.folder, GAUDI_NODE)
+    operate.inject(root, "lost", gpu=7)
+    until(lambda: allocatable(lab, GAUDI_NODE, GAUDI_RESOURCE), "7")
+    assert any("lost" in line for line in reset.leftovers(lab))
+    operate.clear(root)
+    until(lambda: allocatable(lab, GAUDI_NODE, GAUDI_RESOURCE), "8")
+
+
+def test_all_are_labelled_in_their_own_words(lab: EmbeddedLab) -> None:
     until(lambda: get(lab, "node", NVIDIA_NODE)["metadata"]["labels"].get("nvidia.com/gpu.product"), "NVIDIA-L4")
     labels = get(lab, "node", FIRST_NODE)["metadata"]["labels"]
     assert labels["amd.com/gpu.product-name"] == "AMD_Instinct_MI300X_OAM"
     assert labels["beta.amd.com/gpu.vram.192G"] == "8"
     assert not [key for key in labels if key.startswith("nvidia.com/")]
+    until(lambda: get(lab, "node", GAUDI_NODE)["metadata"]["labels"].get("habana.ai/gaudi.product"), "Intel-Gaudi-3")
+    until(lambda: get(lab, "node", ARC_NODE)["metadata"]["labels"].get("gpu.intel.com/device.count"), "2")
 
 
 def test_a_faulty_gpu_is_withdrawn_alone_and_a_reset_of_the_lab_brings_it_back(lab: EmbeddedLab) -> None:

@@ -15,7 +15,7 @@ from kgpu.deviceplugin.config import PluginSettings
 from kgpu.deviceplugin.model import HostDevices, PluginDevice, PluginResource
 from kgpu.formats import mps_folders, names
 from kgpu.formats.plugin_config import SharingKind
-from kgpu.hw.vendor import Vendor
+from kgpu.hw.vendor import GivenDevice, Vendor
 from kgpu.kubelet.model import ContainerAllocation, DeviceNode, Mount
 
 IMEX_NODE = "/dev/nvidia-caps-imex-channels/channel{}"
@@ -38,6 +38,8 @@ def allocate(
     devices = _requested(resource, ids, unhealthy)
     parts = _Parts(settings, host, resource.vendor)
     shown = list(dict.fromkeys(shown_name(device, settings) for device in devices))
+    if resource.vendor.environment is not None:
+        parts.envs |= resource.vendor.environment(_given(devices), whole_node=_is_whole(resource, devices))
     for strategy in names_in_order(settings.list_strategies):
         _STRATEGIES[strategy](parts, shown, new_id)
     for flag, variable in (
@@ -58,6 +60,18 @@ def allocate(
         annotations=parts.annotations,
         cdi_devices=tuple(parts.cdi),
     )
+
+
+def _given(devices: Sequence[PluginDevice]) -> list[GivenDevice]:
+    units = dict.fromkeys(device.unit for device in devices)
+    return [
+        GivenDevice(uuid=unit.uuid, minor=unit.minor, module_id=unit.module_id, device_nodes=unit.device_nodes)
+        for unit in units
+    ]
+
+
+def _is_whole(resource: PluginResource, devices: Sequence[PluginDevice]) -> bool:
+    return {device.unit for device in devices} == {device.unit for device in resource.devices}
 
 
 class _Parts:
@@ -114,14 +128,14 @@ def shown_name(device: PluginDevice, settings: PluginSettings) -> str:
 
 
 def _envvar(parts: _Parts, shown: list[str], _new_id: Callable[[], str]) -> None:
-    if parts.vendor.visible_devices:
+    if parts.vendor.visible_devices and parts.vendor.environment is None:
         parts.envs[parts.vendor.visible_devices] = ",".join(shown)
     if parts.channels:
         parts.envs[names.ENV_IMEX_CHANNELS] = ",".join(map(str, parts.channels))
 
 
 def _volume_mounts(parts: _Parts, shown: list[str], _new_id: Callable[[], str]) -> None:
-    if not parts.vendor.visible_devices:  # nothing would look at them
+    if not parts.vendor.visible_devices or parts.vendor.environment is not None:  # nothing would look at them
         return
     parts.envs[parts.vendor.visible_devices] = names.VOLUME_MOUNTS_DIR
     wanted = [*shown, *(f"imex/{channel}" for channel in parts.channels)]

@@ -6,6 +6,7 @@ three-part messages, because users search for them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -25,6 +26,8 @@ ID_STRATEGIES: Final = ("uuid", "index")
 SHARED_POLICIES: Final = ("distributed", "packed")
 NAMING_STRATEGIES: Final = ("single", "mixed")
 DISCOVERY_STRATEGIES: Final = ("auto", "nvml", "tegra")
+MOST_SHARES: Final = 100
+_PCI_ID: Final = re.compile(r"0x[0-9a-f]{4}", re.ASCII)
 CDI_FEATURES: Final = (
     "enable-explicit-driver-libraries",
     "disable-nvsandboxutils",
@@ -48,6 +51,25 @@ def _read_channels(value: Any, where: str) -> tuple[int, ...]:
             f"correct {where}",
         )
     return channels
+
+
+def _read_shares(value: Any, where: str) -> int:
+    text = str(value).strip()
+    if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MOST_SHARES):
+        raise ConfigError(
+            f"{where}: {text!r} is no number of shares", f"1 (not shared) to {MOST_SHARES}", f"correct {where}"
+        )
+    return int(text)
+
+
+def _read_ids(value: Any, where: str) -> tuple[str, ...]:
+    ids = read_list(value, where)
+    wrong = next((text for text in ids if not _PCI_ID.fullmatch(text)), None)
+    if wrong is not None:
+        raise ConfigError(
+            f"{where}: {wrong!r} is no PCI device id", "ids such as 0xe211, in lower case", f"correct {where}"
+        )
+    return ids
 
 
 _row = partial(Setting, empty_counts=True, restart=Restart.NONE)
@@ -108,6 +130,12 @@ FLAGS: Final = (
     _row(attr="pulse", flag="--pulse", default="", envs=("DEVICE_PLUGIN_PULSE",), **_AT_START,
          idle="health is looked at every second, and told at once",
          help="seconds between checks of AMD GPUs; without effect, they are looked at every second"),
+    _row(attr="shared_dev_num", flag="--shared-dev-num", read=_read_shares, default=1, envs=("SHARED_DEV_NUM",),
+         empty_counts=False, help="how many containers share an Intel GPU, by time-slicing"),
+    _row(attr="allow_ids", flag="--allow-ids", read=_read_ids, shape=FlagShape.LIST, default=(), envs=("ALLOW_IDS",),
+         help="PCI device ids of the only devices to offer, such as 0xe211; all when empty"),
+    _row(attr="deny_ids", flag="--deny-ids", read=_read_ids, shape=FlagShape.LIST, default=(), envs=("DENY_IDS",),
+         help="PCI device ids of devices not to offer"),
     _row(attr="discovery_strategy", flag="--device-discovery-strategy",
          read=choice(DISCOVERY_STRATEGIES, "invalid --device-discovery-strategy option "), default="auto",
          choices=DISCOVERY_STRATEGIES, envs=("DEVICE_DISCOVERY_STRATEGY",), key="flags.deviceDiscoveryStrategy",
@@ -148,6 +176,9 @@ class PluginSettings:
     shared_policy: str = "distributed"
     naming_strategy: str = "single"
     pulse: str = ""
+    shared_dev_num: int = 1
+    allow_ids: tuple[str, ...] = ()
+    deny_ids: tuple[str, ...] = ()
     discovery_strategy: str = "auto"
     imex_channel_ids: tuple[int, ...] = ()
     imex_required: bool = False
@@ -182,6 +213,14 @@ def resolve(config: PluginConfig, *, overrides: Mapping[str, Any], env: Mapping[
 
 
 def _check_together(settings: PluginSettings) -> None:
+    if both := set(settings.allow_ids) & set(settings.deny_ids):
+        raise ConfigError(
+            f"--deny-ids: {', '.join(sorted(both))} is allowed and denied",
+            "each id in one of the two lists",
+            "correct them",
+        )
+    if settings.shared_dev_num > 1 and settings.sharing is not None:
+        raise ConfigError("--shared-dev-num with a sharing block in the config file", "one of the two", "leave one out")
     if settings.sharing is None or settings.sharing.kind is not SharingKind.MPS:
         return
     if settings.mig_strategy == "mixed":

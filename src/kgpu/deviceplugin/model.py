@@ -20,7 +20,8 @@ class GpuUnit:
 
     ``index`` is ``3`` or ``3:1``; ``profile`` is "" for a whole GPU, and where GPUs are
     parted by modes; ``mode`` is then such as ``cpx_nps4``. ``device_nodes`` are the paths that a container
-    sees. ``gpu_instance`` and ``compute_instance`` are None for a whole GPU.
+    sees, ``minor`` and ``module_id`` are the accelerator's. ``gpu_instance`` and ``compute_instance`` are None for a
+    whole GPU.
     """
 
     uuid: str
@@ -35,6 +36,8 @@ class GpuUnit:
     gpu_instance: int | None = None
     compute_instance: int | None = None
     compute_capability: tuple[int, int] | None = None
+    minor: int = 0
+    module_id: int | None = None
     device_nodes: tuple[str, ...] = ()
 
     @property

@@ -14,14 +14,14 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.deviceplugin.config import PluginSettings
 from kgpu.deviceplugin.model import GpuUnit
 from kgpu.hw.port import Accelerator
-from kgpu.hw.vendor import vendor_of
+from kgpu.hw.vendor import Cutting, vendor_of
 
 
 def units_by_mode(gpus: Sequence[Accelerator], settings: PluginSettings, advice: list[Advice]) -> list[GpuUnit]:
     """The parts of parted GPUs, and the others whole."""
     units = [unit for gpu in gpus for unit in _units(gpu)]
     kinds = Counter(unit.mode for unit in units)
-    if settings.naming_strategy == "mixed" or len(kinds) < 2:
+    if settings.naming_strategy == "mixed" or len(kinds) < 2 or _by_driver(units[0]):
         return units
     # The most frequent mode; among equals the one that comes first on the node.
     kept = max(kinds, key=lambda mode: kinds[mode])
@@ -45,9 +45,15 @@ def units_by_mode(gpus: Sequence[Accelerator], settings: PluginSettings, advice:
 def resource_by_mode(unit: GpuUnit, settings: PluginSettings) -> str:
     """The unit's resource: that of its mode with ``mixed``, if it can be parted at all."""
     vendor = vendor_of(unit.vendor)
+    if _by_driver(unit):
+        return vendor.partition_resource(unit.mode) if unit.mode else vendor.resource
     return (
         vendor.partition_resource(unit.mode) if settings.naming_strategy == "mixed" and unit.mode else vendor.resource
     )
+
+
+def _by_driver(unit: GpuUnit) -> bool:
+    return vendor_of(unit.vendor).cutting is Cutting.BY_DRIVER
 
 
 def _units(gpu: Accelerator) -> list[GpuUnit]:

@@ -32,6 +32,10 @@ def plan(accelerators: Sequence[Accelerator], settings: PluginSettings) -> Resou
                 reason="DiscoveryUnsupported",
             )
         )
+    if settings.allow_ids or settings.deny_ids or settings.shared_dev_num > 1:
+        from kgpu.deviceplugin.by_id import by_id  # loaded only where that is asked for
+
+        accelerators, settings = by_id(accelerators, settings, advice)
     units = _offered_units(accelerators, settings, advice)
     by_name: dict[str, list[GpuUnit]] = {}
     for unit in units:
@@ -72,6 +76,8 @@ def whole_gpu(gpu: Accelerator) -> GpuUnit:
         model=gpu.name,
         numa_node=gpu.numa_node,
         compute_capability=gpu.compute_capability,
+        minor=gpu.minor,
+        module_id=gpu.module_id,
         device_nodes=gpu.device_nodes,
     )
 
@@ -101,7 +107,7 @@ def _offered_units(
 ) -> list[GpuUnit]:
     computing = (gpu for gpu in accelerators if gpu.name not in vendor_of(gpu.vendor).left_out)
     gpus = sorted(computing, key=lambda gpu: (gpu.index, gpu.uuid))
-    if gpus and vendor_of(gpus[0].vendor).cutting is Cutting.BY_MODE:
+    if gpus and vendor_of(gpus[0].vendor).cutting is not Cutting.BY_STRATEGY:
         from kgpu.deviceplugin.modes import units_by_mode  # loaded only where there are such GPUs
 
         return units_by_mode(gpus, settings, advice)
@@ -195,7 +201,7 @@ def _first_match(rows: Sequence[NamePattern], text: str) -> str:
 def _resource_name(unit: GpuUnit, settings: PluginSettings, advice: list[Advice]) -> str:
     """The name of the unit's resource before sharing; "" with advice if none fits."""
     vendor = vendor_of(unit.vendor)
-    if vendor.cutting is Cutting.BY_MODE:
+    if vendor.cutting is not Cutting.BY_STRATEGY:
         from kgpu.deviceplugin.modes import resource_by_mode
 
         return _first_match(settings.gpus, unit.model) or resource_by_mode(unit, settings)

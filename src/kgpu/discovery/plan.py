@@ -103,7 +103,23 @@ def _amd(view: LabelledNode) -> Mapping[str, str]:
     return amd_labels(view)
 
 
-_further: Final[Mapping[str, Callable[[LabelledNode], Mapping[str, str]]]] = {names.AMD: _amd}
+def _gaudi(view: LabelledNode) -> Mapping[str, str]:
+    from kgpu.discovery.card_labels import gaudi_labels
+
+    return gaudi_labels(view)
+
+
+def _intel(view: LabelledNode) -> Mapping[str, str]:
+    from kgpu.discovery.card_labels import intel_labels
+
+    return intel_labels(view)
+
+
+_further: Final[Mapping[str, Callable[[LabelledNode], Mapping[str, str]]]] = {
+    names.AMD: _amd,
+    names.GAUDI: _gaudi,
+    names.INTEL: _intel,
+}
 """A vendor's labels that have values in their keys."""
 
 

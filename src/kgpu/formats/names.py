@@ -23,6 +23,21 @@ AMD: Final = "amd"
 AMD_PCI_ID: Final = "1002"
 AMD_CONTROL_NODES: Final = ("/dev/kfd",)
 
+# Gaudi's
+GAUDI: Final = "gaudi"
+GAUDI_PCI_ID: Final = "1da3"
+GAUDI_DRIVER: Final = "habanalabs"
+ENV_HABANA_VISIBLE_DEVICES: Final = "HABANA_VISIBLE_DEVICES"
+ENV_HABANA_VISIBLE_MODULES: Final = "HABANA_VISIBLE_MODULES"
+ENV_HL_VISIBLE_DEVICES: Final = "HL_VISIBLE_DEVICES"
+ENV_HL_VISIBLE_DEVICES_UUID: Final = "HL_VISIBLE_DEVICES_UUID"
+HLML_LIBRARY: Final = "usr/lib/habanalabs/libhlml.so"  # below the driver root
+
+# Intel's GPUs
+INTEL: Final = "intel"
+INTEL_PCI_ID: Final = "8086"
+INTEL_DRIVERS: Final = ("i915", "xe")
+
 # Resources
 NVIDIA_DOMAIN: Final = "nvidia.com"
 GPU_RESOURCE: Final = "nvidia.com/gpu"
@@ -31,7 +46,11 @@ SHARED_SUFFIX: Final = ".shared"
 AMD_DOMAIN: Final = "amd.com"
 AMD_RESOURCE_PREFIX: Final = "amd.com/"
 AMD_GPU_RESOURCE: Final = "amd.com/gpu"
+GAUDI_DOMAIN: Final = "habana.ai"
 GAUDI_RESOURCE: Final = "habana.ai/gaudi"
+INTEL_DOMAIN: Final = "gpu.intel.com"
+INTEL_RESOURCE_PREFIX: Final = "gpu.intel.com/"
+INTEL_GPU_RESOURCE: Final = "gpu.intel.com/i915"
 
 # Node labels that choose a configuration
 DEVICE_PLUGIN_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"
@@ -68,6 +87,8 @@ CDI_DIR: Final = "/var/run/cdi"
 CDI_STATIC_DIR: Final = "/etc/cdi"
 CDI_PLUGIN_VENDOR: Final = "k8s.device-plugin.nvidia.com"
 CDI_PLUGIN_VENDOR_AMD: Final = "k8s.device-plugin.amd.com"
+CDI_PLUGIN_VENDOR_GAUDI: Final = "k8s.device-plugin.habana.ai"
+CDI_PLUGIN_VENDOR_INTEL: Final = "k8s.device-plugin.gpu.intel.com"
 CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"
 CDI_NVIDIA_KIND: Final = "nvidia.com/gpu"
 
@@ -351,6 +372,10 @@ LABEL_AMD_GPU_FAMILY: Final = "amd.com/gpu.family"
 LABEL_AMD_GPU_PRODUCT_NAME: Final = "amd.com/gpu.product-name"
 LABEL_CUDA_DRIVER_VERSION_FULL: Final = "nvidia.com/cuda.driver-version.full"
 LABEL_CUDA_RUNTIME_VERSION_FULL: Final = "nvidia.com/cuda.runtime-version.full"
+LABEL_GAUDI_PRESENT: Final = "habana.ai/hpu-present"
+LABEL_INTEL_FEATURE_GAUDI: Final = "intel.feature.node.kubernetes.io/gaudi"
+LABEL_INTEL_FEATURE_GPU: Final = "intel.feature.node.kubernetes.io/gpu"
+LABEL_INTEL_GPU_PREFIX: Final = "gpu.intel.com/"
 LABEL_GAUDI_DEVICE_FAMILY: Final = "habana.ai/device-family"
 LABEL_GPU_COMPUTE_MAJOR: Final = "nvidia.com/gpu.compute.major"
 LABEL_GPU_COMPUTE_MINOR: Final = "nvidia.com/gpu.compute.minor"

@@ -128,6 +128,7 @@ class Accelerator:
     ``numa_node`` is None when unknown or negative. Memory is MiB. ``compute_capability`` is (major, minor).
     ``mode`` is how a vendor's driver parts it, e.g. ``spx_nps1`` or ``cpx_nps4``; "" where it can't be parted so.
     ``compute_units``, ``simds`` and ``target`` (90402 for gfx942) are AMD's; 0 when unknown.
+    ``module_id`` is a Gaudi's place on its baseboard.
     ``findings`` are about this device; a device with a LOST, HUNG or MISSING finding keeps its last known facts,
     but for ``recovery_action``, which is unknown then.
     """
@@ -151,6 +152,7 @@ class Accelerator:
     compute_units: int = 0
     simds: int = 0
     target: int = 0
+    module_id: int | None = None
     partitions: tuple[Partition, ...] = ()
     fabric_cluster: str = ""  # cluster uuid of the NVLink fabric, "" when not attached or not completed
     fabric_clique: int = 0

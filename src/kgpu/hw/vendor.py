@@ -10,10 +10,11 @@ import enum
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Protocol
 
 import kgpu.hw
 from kgpu.formats.names import NVIDIA
@@ -30,6 +31,7 @@ class Cutting(enum.StrEnum):
 
     BY_STRATEGY = "by-strategy"  # whole or by its slices, as the MIG strategy says
     BY_MODE = "by-mode"  # by its slices alone, named as the naming strategy says: nothing runs on more than one
+    BY_DRIVER = "by-driver"  # whole, named after its driver, which is its mode
 
 
 class Pairing(enum.StrEnum):
@@ -40,13 +42,31 @@ class Pairing(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenDevice:
+    """A device as a container gets it."""
+
+    uuid: str
+    minor: int
+    module_id: int | None
+    device_nodes: tuple[str, ...]
+
+
+class DeviceEnvironment(Protocol):
+    """What a vendor's software in a container reads of its devices."""
+
+    def __call__(self, devices: Sequence[GivenDevice], *, whole_node: bool) -> Mapping[str, str]:
+        """Variables and values; ``whole_node``: these are all devices of the node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
     """One vendor.
 
     ``name`` is its package's, and what ``Inventory.vendor`` and ``--vendor`` say; ``title`` is for people.
     ``resource`` is a whole accelerator's resource name, below ``domain``; ``partition_resource(profile)`` is that of
     a slice with a profile in the vendor's spelling. ``visible_devices`` is the environment variable that names a
-    container's devices, "" where nothing reads one. ``cdi_vendor`` is the first half of the CDI kinds that the device
+    container's devices, "" where nothing reads one; where ``environment`` is given, it makes that variable and more.
+    ``cdi_vendor`` is the first half of the CDI kinds that the device
     plugin answers with. ``control_nodes`` are device nodes that every container with a device needs. ``left_out`` are
     models of boards that drive a monitor and compute nothing. ``pci_id`` is hex without 0x. ``driver_root`` is where a
     driver container mounts its tree. ``sharing`` is what its devices can do. ``cdi_specs``: kgpu can write CDI specs
@@ -62,6 +82,7 @@ class Vendor:
     resource: str
     partition_resource: Callable[[str], str]
     visible_devices: str
+    environment: DeviceEnvironment | None = None
     cdi_vendor: str
     control_nodes: tuple[str, ...] = ()
     left_out: frozenset[str] = frozenset()

@@ -11,7 +11,16 @@ from kgpu.base.errors import HwError
 from kgpu.hw.amd.client import AmdReader
 from kgpu.hw.port import EventKind, Problem, TopologyLevel
 from kgpu.hw.simulator.amd import operate
-from tests.hw.contract import ReaderContract, Shape, problems, usable, wait_for, wait_for_event
+from tests.hw.contract import (
+    DriverEventsContract,
+    ReaderContract,
+    Shape,
+    SlicesContract,
+    problems,
+    usable,
+    wait_for,
+    wait_for_event,
+)
 
 MI300X = Shape(
     vendor="amd", uuid="0000:", name="MI300X", memory_mib=(196_000, 196_608), pci_class=0x120000,
@@ -63,7 +72,7 @@ async def node(sim_root):
     await node.reader.close()
 
 
-class TestAmdReader(ReaderContract):
+class TestAmdReader(ReaderContract, DriverEventsContract, SlicesContract):
     pass
 
 

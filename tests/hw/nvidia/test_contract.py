@@ -23,7 +23,9 @@ from tests.child import child
 from tests.hw.contract import (
     H100,
     PATIENCE,
+    DriverEventsContract,
     ReaderContract,
+    SlicesContract,
     problems,
     usable,
     wait_for,
@@ -79,7 +81,7 @@ async def node(sim_root):
     await node.reader.close()
 
 
-class TestNvidiaReader(ReaderContract):
+class TestNvidiaReader(ReaderContract, DriverEventsContract, SlicesContract):
     pass
 
 

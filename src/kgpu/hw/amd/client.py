@@ -18,7 +18,7 @@ from kgpu.hw.amd import facts as judge
 from kgpu.hw.amd import kfd
 from kgpu.hw.amd.gather import AmdGpuFacts, gather
 from kgpu.hw.amd.kfd import NodeScan, NoDriverError
-from kgpu.hw.amd.lanes import HungError, Lane
+from kgpu.hw.lanes import HungError, Lane
 from kgpu.hw.port import (
     Accelerator,
     EventKind,

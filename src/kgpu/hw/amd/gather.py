@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kgpu.hw.amd import files
-from kgpu.hw.amd.files import GarbageError
+from kgpu.hw import sysfs as files
 from kgpu.hw.amd.kfd import DrmNumbers, drm_numbers
+from kgpu.hw.sysfs import GarbageError
 
 DEVICES: Final = "bus/pci/devices"
 ALL_SET: Final = b"\xff\xff"

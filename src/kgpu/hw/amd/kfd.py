@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.hw.amd import files
-from kgpu.hw.amd.files import GarbageError
+from kgpu.hw import sysfs as files
+from kgpu.hw.sysfs import GarbageError
 
 DRIVERS: Final = "module/amdgpu/drivers"
 KFD: Final = "class/kfd/kfd"

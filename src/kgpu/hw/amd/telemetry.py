@@ -13,10 +13,10 @@ from typing import Final
 
 from kgpu.formats import amd_gpu_metrics
 from kgpu.formats.amd_gpu_metrics import GpuMetricsError, MetricValue
-from kgpu.hw.amd import files
-from kgpu.hw.amd.files import GarbageError
+from kgpu.hw import sysfs as files
 from kgpu.hw.amd.gather import DEVICES, RAS_BLOCKS
 from kgpu.hw.port import Reading, Value
+from kgpu.hw.sysfs import GarbageError
 
 MIB: Final = 1 << 20
 ENERGY_MJ: Final = 15.259 / 1000

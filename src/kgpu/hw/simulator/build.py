@@ -49,6 +49,7 @@ TARGETS: Final = (
         flags=(*_LIBRARY, "-Wl,-soname,libcuda.so.1", "-Wl,-z,nodelete"),
         libraries=("-lpthread", "-ldl", "-lm"),
     ),
+    Target(output="libhlml.so", sources="hlml/*.c", flags=(*_LIBRARY, "-Wl,-soname,libhlml.so")),
     Target(output="nvidia-smi", sources="smi/*.c"),
     Target(output="nvidia-cuda-mps-control", sources="mps/control/*.c"),
     Target(output="nvidia-cuda-mps-server", sources="mps/server/*.c"),

@@ -20,9 +20,7 @@ from kgpu.base.errors import ConfigError, HwError
 from kgpu.formats import names
 from kgpu.formats.simulated import state_file
 from kgpu.hw.simulator import build, fill, machines, profiles, tree
-from kgpu.hw.simulator.amd import operate as amd
-from kgpu.hw.simulator.amd.node_file import is_amd
-from kgpu.hw.simulator.amd.profiles import AmdProfile
+from kgpu.hw.simulator.others import simulation_for, simulation_of, with_version
 from kgpu.hw.simulator.state import DriverState
 
 # Artifact of native/ -> where it goes under the root; {lib}: the library folder, {version}: the driver's.
@@ -60,8 +58,8 @@ def create_root(
     """
     if isinstance(profile, str):
         profile = machines.load(profile, gpus=gpus, topology=topology)
-    if driver is not None and isinstance(profile, AmdProfile):
-        profile = amd.with_version(profile, driver)
+    if driver is not None and not isinstance(profile, profiles.Profile):
+        profile = with_version(profile, driver)
     elif driver is not None and isinstance(profile, profiles.Profile):
         version = profiles.convert(
             {"version": driver, "cuda": profile.driver.cuda}, profiles.DriverVersions, source="--driver"
@@ -69,15 +67,15 @@ def create_root(
         profile = msgspec.structs.replace(profile, driver=version)
     target = Path(os.path.abspath(root))
     _check_target(target, force=force)
-    native = None if isinstance(profile, AmdProfile) else build.native_dir()
+    native = build.native_dir() if isinstance(profile, profiles.Profile) else None
     inside = target.exists() and (os.path.ismount(target) or not os.access(target.parent, os.W_OK))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target if inside else target.parent))
         try:
             temporary.chmod(0o755)
-            if isinstance(profile, AmdProfile):
-                amd.create(profile, temporary, seed=seed or "")
+            if not isinstance(profile, profiles.Profile):
+                simulation_for(profile).create(profile, temporary, seed=seed or "")
             else:
                 _populate(temporary, profile, native or Path(), seed or "")
             (_move_entries if inside else _move)(temporary, target)
@@ -99,7 +97,7 @@ def library_path(root: Path) -> Path:
 
 def environment(root: Path) -> dict[str, str]:
     """What a process needs in its environment to use the simulated driver of ``root``."""
-    if is_amd(root):
+    if simulation_of(root) is not None:
         return {names.ENV_HW_STATE: str(root / "state")}
     return {names.ENV_HW_STATE: str(root / "state"), "LD_LIBRARY_PATH": str(library_path(root))}
 

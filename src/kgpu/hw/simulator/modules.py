@@ -14,9 +14,8 @@ from typing import Final
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.formats.support import cuda_of
 from kgpu.hw.simulator import container_settings, kernel_log, operate, settings, side_modules
-from kgpu.hw.simulator.amd import operate as amd
-from kgpu.hw.simulator.amd.node_file import is_amd
 from kgpu.hw.simulator.operate import NVML_ERRORS, opened
+from kgpu.hw.simulator.others import simulation_of
 from kgpu.hw.simulator.state import DriverState
 from kgpu.hw.simulator.tree import ASIDE
 
@@ -38,8 +37,8 @@ def unload(root: Path) -> None:
 
     Raises HwError while a process uses a GPU, and when ``root`` can't be used.
     """
-    if is_amd(Path(root)):
-        amd.unload(Path(root))
+    if (other := simulation_of(root)) is not None:
+        other.unload(Path(root))
         return
     _check_fault(Path(root))
     take_out(root)
@@ -72,8 +71,8 @@ def load(root: Path, version: str | None = None) -> str:
     ConfigError for a bad version and while another one is loaded, HwError while nouveau has the GPUs.
     """
     root = Path(root)
-    if is_amd(root):
-        return amd.load(root, version)
+    if (other := simulation_of(root)) is not None:
+        return other.load(root, version)
     with opened(root, writable=False) as state:
         present = str(state.view.driver_version.decode())
     wanted = version or present

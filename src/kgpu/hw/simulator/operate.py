@@ -14,8 +14,7 @@ from typing import Any, Final
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.suggest import did_you_mean
 from kgpu.hw.simulator import faults, kernel_log, schema, settings, tree
-from kgpu.hw.simulator.amd import operate as amd
-from kgpu.hw.simulator.amd.node_file import is_amd
+from kgpu.hw.simulator.others import simulation_of
 from kgpu.hw.simulator.state import (
     EVENT_DOUBLE_BIT_ECC,
     EVENT_RECOVERY_ACTION,
@@ -88,8 +87,8 @@ def inject(
     (an NVML return code or its name) with "init-error". "hang", "slow" and "init-error" without ``gpu`` concern the
     node; the others need ``gpu``.
     """
-    if is_amd(root):
-        amd.inject(root, fault, gpu=gpu, count=count, corrected=corrected)
+    if (other := simulation_of(root)) is not None:
+        other.inject(root, fault, gpu=gpu, count=count, corrected=corrected)
         return
     if fault not in FAULTS:
         hint = did_you_mean(fault, FAULTS)
@@ -123,8 +122,8 @@ def clear(root: Path, gpu: int | None = None) -> None:
     As on real hardware no event tells of it; whoever polls sees it. Lifetime counters stay, and so do modules that
     are not loaded.
     """
-    if is_amd(root):
-        amd.clear(root, gpu)
+    if (other := simulation_of(root)) is not None:
+        other.clear(root, gpu)
         return
     with opened(root) as state, state.locked():
         for index in _indices(state, gpu):
@@ -136,8 +135,8 @@ def clear(root: Path, gpu: int | None = None) -> None:
 
 def snapshot(root: Path) -> dict[str, Any]:
     """The node as it is now, as JSON-ready data; MiB, W, Celsius, percent."""
-    if is_amd(root):
-        return amd.snapshot(root)
+    if (other := simulation_of(root)) is not None:
+        return other.snapshot(root)
     with opened(root, writable=False) as state:
         view = state.view
         node_faults = [
@@ -163,10 +162,10 @@ def snapshot(root: Path) -> dict[str, Any]:
 
 @contextmanager
 def opened(root: Path, *, writable: bool = True) -> Iterator[DriverState]:
-    """The state of ``root``, closed afterwards. Raises HwError when there is none, ConfigError for AMD GPUs."""
-    if is_amd(Path(root)):
+    """The state of ``root``, closed afterwards. Raises HwError when there is none, ConfigError for another vendor."""
+    if simulation_of(root) is not None:
         raise ConfigError(
-            f"{root} has AMD GPUs, of which this can't be said or done",
+            f"{root} has no NVIDIA GPUs; of others this can't be said or done",
             "create, show, inject, clear, partition, process, driver load and unload",
             "see `kgpu lab hw --help`",
         )

@@ -14,9 +14,8 @@ from typing import Any, Final
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.hw.simulator import schema
-from kgpu.hw.simulator.amd import operate as amd
-from kgpu.hw.simulator.amd.node_file import is_amd
 from kgpu.hw.simulator.operate import check_instance, opened
+from kgpu.hw.simulator.others import simulation_of
 from kgpu.hw.simulator.state import DriverState, fold_load, load_target
 
 KINDS: Final[Mapping[str, int]] = {
@@ -50,8 +49,8 @@ def add(
         raise ConfigError(what, f"one of: {', '.join(KINDS)}", "correct it")
     if (gi is None) != (ci is None):
         raise ConfigError("--gi or --ci is missing", "both, for a MIG slice, or neither", "see `kgpu lab hw show`")
-    if is_amd(root) and kind == "compute" and gi is None:
-        amd.add_process(root, gpu, pid=pid, memory_mib=memory_mib)
+    if kind == "compute" and gi is None and (other := simulation_of(root)) is not None:
+        other.add_process(root, gpu, pid=pid, memory_mib=memory_mib)
         return
     with opened(root) as state:
         target = state.gpu(gpu)
@@ -71,8 +70,8 @@ def add(
 
 def remove(root: Path, gpu: int, pid: int) -> None:
     """Take a process that ``add`` put there away."""
-    if is_amd(root):
-        amd.remove_process(root, gpu, pid)
+    if (other := simulation_of(root)) is not None:
+        other.remove_process(root, gpu, pid)
         return
     with opened(root) as state, state.locked():
         target = state.gpu(gpu)

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from kgpu.hw.simulator import container_driver, container_settings, faults, fill, kernel_log, modules
-from kgpu.hw.simulator.amd import operate as amd
-from kgpu.hw.simulator.amd.node_file import is_amd
 from kgpu.hw.simulator.operate import opened
+from kgpu.hw.simulator.others import simulation_of
 from kgpu.hw.simulator.settings import now_ns
 from kgpu.hw.simulator.state import fold_load, load_target
 
@@ -37,8 +36,8 @@ def reboot(root: Path) -> None:
     Every program on it is taken to have ended, and the host's driver is loaded as it boots; one that comes in a
     container is not. Done again it changes nothing more.
     """
-    if is_amd(root):
-        amd.reboot(root)
+    if (other := simulation_of(root)) is not None:
+        other.reboot(root)
         return
     with opened(root) as state:
         with state.locked():

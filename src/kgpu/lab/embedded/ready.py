@@ -9,14 +9,23 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import LabError
-from kgpu.formats.names import AMD_RESOURCE_PREFIX, LABEL_AMD_GPU_PRODUCT_NAME, LABEL_GPU_PRODUCT, NVIDIA_DOMAIN
+from kgpu.formats.names import (
+    AMD_RESOURCE_PREFIX,
+    GAUDI_RESOURCE,
+    INTEL_RESOURCE_PREFIX,
+    LABEL_AMD_GPU_PRODUCT_NAME,
+    LABEL_GAUDI_PRESENT,
+    LABEL_GPU_PRODUCT,
+    LABEL_INTEL_FEATURE_GPU,
+    NVIDIA_DOMAIN,
+)
 from kgpu.kube.port import NODES, KubeApi, Object
 from kgpu.lab import common
 from kgpu.lab.nodes import manage
 
 _POLL_S: Final = 0.1
-_RESOURCES: Final = (f"{NVIDIA_DOMAIN}/", AMD_RESOURCE_PREFIX)
-_PRODUCTS: Final = (LABEL_GPU_PRODUCT, LABEL_AMD_GPU_PRODUCT_NAME)
+_RESOURCES: Final = (f"{NVIDIA_DOMAIN}/", AMD_RESOURCE_PREFIX, GAUDI_RESOURCE, INTEL_RESOURCE_PREFIX)
+_PRODUCTS: Final = (LABEL_GPU_PRODUCT, LABEL_AMD_GPU_PRODUCT_NAME, LABEL_GAUDI_PRESENT, LABEL_INTEL_FEATURE_GPU)
 
 
 def apply_lab_objects(kubeconfig: Path) -> None:

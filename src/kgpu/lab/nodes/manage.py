@@ -86,7 +86,7 @@ def add(
         raise LabError(f"{count} nodes", f"1 to {spec.MAX_NODES_AT_ONCE}", "give another --count")
     shape = None if profile == CPU_PROFILE else machines.load(profile, gpus=gpus)
     if shape is not None and not isinstance(shape, profiles.Profile):
-        _check_amd(profile, mig=mig, light=light, driver=driver)
+        _check_files_alone(profile, mig=mig, light=light, driver=driver)
     folder = nodes_dir(lab)
     prefix = name_prefix or re.sub(r"[^a-z0-9]+", "-", Path(profile).stem.lower()).strip("-")
     # A node that is just going away still has its folder.
@@ -145,15 +145,15 @@ def _held(lab: Path) -> Iterator[None]:
         yield
 
 
-def _check_amd(profile: str, *, mig: Sequence[str], light: bool, driver: str) -> None:
-    """Raises LabError for what nodes with AMD GPUs do not have."""
+def _check_files_alone(profile: str, *, mig: Sequence[str], light: bool, driver: str) -> None:
+    """Raises LabError for what nodes of other vendors than NVIDIA do not have."""
     for asked, what, instead in (
-        (mig, "a MIG layout", "`kgpu lab hw partition` on a node that is up"),
+        (mig, "a MIG layout", "`kgpu lab hw partition` on a node that is up and has AMD GPUs"),
         (light, "--light", "full nodes"),
         (driver == spec.CONTAINER_DRIVER, "--driver container", "the driver on the host"),
     ):
         if asked:
-            raise LabError(f"{what} for a node with AMD GPUs ({profile:.80})", instead, "leave it out")
+            raise LabError(f"{what} for a node without NVIDIA GPUs ({profile:.80})", instead, "leave it out")
 
 
 def check_mig(node: NodeSpec, shape: profiles.Profile) -> None:

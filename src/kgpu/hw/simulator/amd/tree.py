@@ -7,7 +7,6 @@ the KFD's topology lists those that are in use.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
@@ -20,6 +19,7 @@ from kgpu.formats import amd_gpu_metrics
 from kgpu.hw.simulator import kernel_log
 from kgpu.hw.simulator.amd.node_file import AmdNodeRecord, GpuRecord
 from kgpu.hw.simulator.amd.profiles import NO_HIVE, AmdGpu, metrics_version
+from kgpu.hw.simulator.live_files import NOISE, hang, replace_file
 from kgpu.hw.simulator.tree import make_node, symlink, write
 
 DRM_MAJOR, KFD_MAJOR = 226, 234
@@ -37,7 +37,6 @@ FIRMWARE: Final = (
     "MEC feature version: 0, firmware version: 0x000000a9\n"
     "SMC feature version: 0, program: 0, firmware version: 0x00554500 (85.69.0)"
 )
-_NOISE: Final = b"\xff\xfe\x00garbage\x80" * 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +145,15 @@ def show_gpu(root: Path, record: AmdNodeRecord, index: int) -> None:
     gpu, state = record.profile.gpus[index], record.gpus[index]
     folder = f"{root}/{pci_folder(gpu)}"
     for name, content in _gpu_files(record, index):
-        _replace(f"{folder}/{name}", content)
+        replace_file(f"{folder}/{name}", content)
     faults = state.faults
     if GARBAGE in faults:
         for name in ("gpu_metrics", "numa_node", "current_compute_partition", "ras/umc_err_count", "gpu_busy_percent"):
             if os.path.lexists(f"{folder}/{name}"):
-                _replace(f"{folder}/{name}", _NOISE)
+                replace_file(f"{folder}/{name}", NOISE)
     if HANG in faults:
         for name in HUNG_FILES:
-            _hang(f"{folder}/{name}")
+            hang(f"{folder}/{name}")
 
 
 def _gpu_files(record: AmdNodeRecord, index: int) -> Iterator[tuple[str, str | bytes]]:
@@ -256,32 +255,6 @@ def _metrics(gpu: AmdGpu, state: GpuRecord) -> bytes:
 
 def _used_mib(state: GpuRecord) -> int:
     return 283 + sum(state.processes.values())
-
-
-def _replace(path: str, content: str | bytes) -> None:
-    """The file with this content in one step; who hangs in the one before reads its end."""
-    before = f"{path}.hung"
-    if os.path.exists(path) and not os.path.isfile(path):
-        os.rename(path, before)
-    write(f"{path}.new", content)
-    os.rename(f"{path}.new", path)
-    _let_go(before)
-
-
-def _hang(path: str) -> None:
-    """A file whose readers wait until it is replaced."""
-    if os.path.lexists(f"{path}.new"):
-        os.unlink(f"{path}.new")
-    os.mkfifo(f"{path}.new")
-    os.rename(f"{path}.new", path)
-
-
-def _let_go(path: str) -> None:
-    """Let the readers of a file that hung go on."""
-    with contextlib.suppress(OSError):  # nobody reads it, or there is none
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
-    if os.path.lexists(path):
-        os.unlink(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +368,7 @@ def show_processes(root: Path, record: AmdNodeRecord) -> None:
             if old.name not in files:
                 old.unlink()
         for name, text in files.items():
-            _replace(f"{place}/{pid}/{name}", text)
+            replace_file(f"{place}/{pid}/{name}", text)
 
 
 def _text(properties: dict[str, int]) -> str:

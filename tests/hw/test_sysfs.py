@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.hw.amd import files
-from kgpu.hw.amd.files import GarbageError
+from kgpu.hw import sysfs as files
+from kgpu.hw.sysfs import GarbageError
 from tests.budget import tries
 
 GOOD = [

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from kgpu.hw.amd.lanes import HungError, Lane
+from kgpu.hw.lanes import HungError, Lane
 
 
 async def test_a_call_that_hangs_is_left_and_its_lane_is_closed_until_it_ends() -> None:

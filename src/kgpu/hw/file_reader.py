@@ -1,0 +1,249 @@
+"""The port's Reader for vendors whose drivers show their cards as files: all but what the files are.
+
+A vendor's reader says how the node is scanned, how a card is read, and what follows: the abstract methods. Each card
+is read in a lane of its own with a deadline (``lanes.py``), so that one that hangs is a finding about one card.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import itertools
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+from kgpu.base.errors import HwError
+from kgpu.formats.simulated import state_file
+from kgpu.hw import roots
+from kgpu.hw.lanes import HungError, Lane
+from kgpu.hw.port import (
+    Accelerator,
+    EventKind,
+    HardwareEvent,
+    HardwareFinding,
+    Inventory,
+    Link,
+    Problem,
+    Process,
+    Reading,
+    TopologyLevel,
+)
+from kgpu.hw.subscription import Subscription, Subscriptions
+
+MOST_FILES: Final = 4096
+"""Open files of one process, and entries of one folder, that are looked at."""
+Facts = TypeVar("Facts")
+
+
+@dataclass(frozen=True, slots=True)
+class CardScan:
+    """What is there: the cards' PCI addresses, the driver's version, and what is wrong with the node as a whole."""
+
+    buses: tuple[str, ...]
+    driver_version: str = ""
+    findings: tuple[HardwareFinding, ...] = ()
+
+
+class FileReader(abc.ABC, Generic[Facts]):
+    """Implements ``kgpu.hw.port.Reader``. ``deadline`` is seconds for each card, ``poll`` between looks for changes."""
+
+    VENDOR = ""
+
+    def __init__(self, *, driver_root: Path, deadline: float = 2.0, poll: float = 1.0) -> None:
+        self.root = str(driver_root)
+        self.sys = roots.sys_root(self.root)
+        self.deadline = deadline
+        self._poll = poll
+        self._node = Lane(deadline)
+        self._lanes: dict[str, Lane] = {}
+        self._scanned: CardScan | None = None
+        self._known: dict[str, Accelerator] = {}
+        self._errors: dict[str, tuple[int, int]] = {}
+        self._last: Inventory | None = None
+        self._subscriptions = Subscriptions()
+        self._watching: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @abc.abstractmethod
+    def scan(self) -> CardScan:
+        """What is there now; may block for good. Raises HwError when there is no driver."""
+
+    @abc.abstractmethod
+    async def gather(self, bus: str) -> Facts:
+        """Read one card, by ``asked``. Raises HungError."""
+
+    @abc.abstractmethod
+    def judge(self, bus: str, index: int, facts: Facts, before: Accelerator | None) -> Accelerator:
+        """What follows from it."""
+
+    @abc.abstractmethod
+    def silent(self, bus: str, index: int, before: Accelerator | None, problem: Problem) -> Accelerator:
+        """A card that says nothing now: what was known of it, and why."""
+
+    @abc.abstractmethod
+    def errors(self, facts: Facts) -> tuple[int, int] | None:
+        """Uncorrectable and correctable memory errors; None: none are counted."""
+
+    @abc.abstractmethod
+    async def read(self, gpu: Accelerator) -> Reading:
+        """One card's telemetry. Raises HungError."""
+
+    async def inventory(self) -> Inventory:
+        """Enumerate now. Raises HwError when there is no driver, or nothing of it can be read."""
+        self._check_open()
+        scan, trouble = await self._look()
+        buses = tuple(sorted({*scan.buses, *self._known}))
+        gpus = await asyncio.gather(*(self._card(bus, index, scan) for index, bus in enumerate(buses)))
+        inventory = Inventory(
+            vendor=self.VENDOR, driver_version=scan.driver_version, accelerators=tuple(gpus),
+            findings=(*scan.findings, *trouble),
+        )  # fmt: skip
+        self._known.update({gpu.pci_bus_id: gpu for gpu in answering(inventory)})
+        if self._last is not None and self._last != inventory:
+            self._subscriptions.publish(HardwareEvent(kind=EventKind.INVENTORY))
+        self._last = inventory
+        return inventory
+
+    async def links(self) -> tuple[Link, ...]:
+        """Every pair of cards that answer, by their NUMA nodes."""
+        inventory = await self.inventory()
+        return tuple(_link(a, b) for a, b in itertools.combinations(answering(inventory), 2))
+
+    async def readings(self, keys: Collection[str] | None = None) -> tuple[Reading, ...]:
+        """Telemetry of every card that answers."""
+        del keys
+        inventory = await self.inventory()
+        asked = await asyncio.gather(*(self._reading(gpu) for gpu in answering(inventory)))
+        return tuple(reading for reading in asked if reading is not None)
+
+    async def processes(self) -> tuple[Process, ...]:
+        """Who has a device node of the cards that answer open; how much memory it holds is not told."""
+        inventory = await self.inventory()
+        owners = {path: gpu for gpu in answering(inventory) for path in gpu.device_nodes}
+        try:
+            rows = await self._node.ask(lambda: sorted(set(_open_files(_proc(self.root), owners.keys()))))
+        except HungError:
+            return ()
+        found = dict.fromkeys((owners[path].index, owners[path].uuid, pid) for pid, path in rows)
+        return tuple(Process(uuid=uuid, pid=pid) for _, uuid, pid in sorted(found))
+
+    def events(self) -> Subscription:
+        """Events from now on; the driver is looked at once in ``poll`` seconds while anybody listens."""
+        self._check_open()
+        subscription = self._subscriptions.add()
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch(), name=f"{self.VENDOR}-events")
+        return subscription
+
+    async def close(self) -> None:
+        """End every subscription."""
+        self._closed = True
+        self._subscriptions.close()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+
+    def lane(self, bus: str) -> Lane:
+        """The lane of one card."""
+        return self._lanes.setdefault(bus, Lane(self.deadline))
+
+    async def _look(self) -> tuple[CardScan, tuple[HardwareFinding, ...]]:
+        """The node now; as it was before, with a finding, while that can't be read."""
+        try:
+            self._scanned = await self._node.ask(self.scan)
+        except HungError as error:
+            what, expected = f"looking for cards in {self.sys} did not end in time", "an answer of the kernel"
+            remedy = "look at dmesg for the driver; reboot the machine if it stays so"
+            if self._scanned is None:
+                raise HwError(what, expected, remedy) from error
+            return self._scanned, (
+                HardwareFinding(subject="", problem=Problem.HUNG, what=what, expected=expected, remedy=remedy),
+            )
+        return self._scanned, ()
+
+    async def _card(self, bus: str, index: int, scan: CardScan) -> Accelerator:
+        before = self._known.get(bus)
+        if bus not in scan.buses:
+            return self.silent(bus, index, before, Problem.MISSING)
+        try:
+            facts = await self.gather(bus)
+        except HungError:
+            return self.silent(bus, index, before, Problem.HUNG)
+        found = self.judge(bus, index, facts, before)
+        self._count(bus, found.uuid, self.errors(facts))
+        return found
+
+    async def _reading(self, gpu: Accelerator) -> Reading | None:
+        try:
+            return await self.read(gpu)
+        except HungError:
+            return None
+
+    def _count(self, bus: str, uuid: str, now: tuple[int, int] | None) -> None:
+        """Tell of memory errors that are new since the last look; the first look tells of none."""
+        if now is None:
+            return
+        before = self._errors.get(bus, now)
+        self._errors[bus] = now
+        kinds = (EventKind.DOUBLE_BIT_ECC, EventKind.SINGLE_BIT_ECC)
+        for kind, count, known in zip(kinds, now, before, strict=True):
+            if count > known:
+                self._subscriptions.publish(HardwareEvent(kind=kind, uuid=uuid, code=count - known))
+
+    async def _watch(self) -> None:
+        there = True
+        while self._subscriptions:
+            before = there
+            try:
+                await self.inventory()
+            except HwError:
+                there = False
+            else:
+                there = True
+            if there != before:
+                self._subscriptions.publish(HardwareEvent(kind=EventKind.INVENTORY))
+            await asyncio.sleep(self._poll)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise HwError("the hardware reader is closed", "a reader that is in use", "open a new one")
+
+
+def answering(inventory: Inventory) -> Iterator[Accelerator]:
+    """The cards that say something."""
+    mute = {Problem.LOST, Problem.HUNG, Problem.MISSING}
+    return (gpu for gpu in inventory.accelerators if not any(row.problem in mute for row in gpu.findings))
+
+
+def _link(a: Accelerator, b: Accelerator) -> Link:
+    near = a.numa_node is not None and a.numa_node == b.numa_node
+    return Link(a=a.uuid, b=b.uuid, level=TopologyLevel.NODE if near else TopologyLevel.SYSTEM)
+
+
+def _proc(root: str) -> str:
+    """A simulated root has its own processes; for every other they are those that this process sees."""
+    return os.path.join(root, "proc") if state_file(root) else "/proc"
+
+
+def _open_files(proc: str, wanted: Collection[str]) -> Iterator[tuple[int, str]]:
+    """(pid, path) of every process that has one of these files open, as far as this process may look."""
+    for pid in _names(proc):
+        if not (pid.isdecimal() and len(pid) <= 10):
+            continue
+        for number in _names(f"{proc}/{pid}/fd"):
+            try:
+                path = os.readlink(f"{proc}/{pid}/fd/{number}")
+            except OSError:
+                continue
+            if path in wanted:
+                yield int(pid), path
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)[:MOST_FILES]
+    except OSError:
+        return []

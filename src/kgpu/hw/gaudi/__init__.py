@@ -1,0 +1,1 @@
+"""Intel Gaudi accelerators, by the files of the driver habanalabs and the library libhlml."""
