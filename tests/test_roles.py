@@ -67,6 +67,7 @@ OTHERWISE: Final = {
         "cli/status.py": "a column",
         "manager/run.py": "the pages for probes",
         "operator/objects/containers.py": "the name of the port for probes",
+        "lab/nodes/claims.py": "a field of a pod's status",
         "top/report.py": "a GPU's health",
         "top/sorts.py": "a GPU's health",
     },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from kgpu.base.advice import Advice
@@ -16,6 +16,7 @@ from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.port import Inventory
 from kgpu.hw.verdicts import MemoryVerdicts
 from kgpu.kube.port import KubeApi, Object
+from kgpu.kubelet.model import ClaimDeviceHealth, DeviceCondition
 
 DEADLINE = 60.0
 
@@ -30,6 +31,12 @@ class Live:
     verdicts: MemoryVerdicts = field(default_factory=MemoryVerdicts)
     told: list[Advice] = field(default_factory=list)
     states: list[tuple[bool, str]] = field(default_factory=list)
+    health: dict[str, DeviceCondition] = field(default_factory=dict)
+    """What the kubelet was told last of the devices."""
+
+    def well(self, devices: Sequence[ClaimDeviceHealth]) -> None:
+        assert {device.pool for device in devices} <= {self.node}
+        self.health = {device.device: device.condition for device in devices}
 
     def state(self, ready: bool, reason: Reason, why: str = "", /) -> None:
         del why
@@ -74,6 +81,7 @@ async def live(
             report=it.told.append,
             verdicts=it.verdicts,
             on_state=it.state,
+            health=it.well,
         )
     )
     task = asyncio.create_task(publisher.run())

@@ -7,6 +7,7 @@ from pathlib import Path
 from kgpu.dra.api import DraApi
 from kgpu.hw.verdicts import GpuVerdict
 from kgpu.kube.port import NODES, Object, name_of
+from kgpu.kubelet.model import DeviceCondition
 from tests.dra.live import live
 from tests.dra.samples import NODE, h100
 from tests.lab.embedded.support import whole
@@ -21,6 +22,9 @@ async def test_the_embedded_cluster_has_the_nodes_devices(tmp_path: Path) -> Non
             it.verdicts.put(GpuVerdict(uuid=uuid, withdraws=True, causes=("xid:79",)))
             found = await it.until(lambda found: any(found.values()))
             assert {name.split("-mig")[0] for name, taints in found.items() if taints} == {"gpu-3"}
+            ill = {name for name, condition in it.health.items() if condition is DeviceCondition.UNHEALTHY}
+            assert ill == {name for name, taints in found.items() if taints}
+            assert len(it.health) == 260
             slices: list[Object] = await it.slices()
             await cluster.api.delete(DraApi().resource, name_of(slices[4]))
             it.verdicts.put()

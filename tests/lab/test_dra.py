@@ -36,7 +36,7 @@ class DraNode:
         self.folder = folder
         node = self.root.parent
         words = [
-            sys.executable, "-m", "kgpu", "agent", "--roles", "dra", "--root", str(self.root),
+            sys.executable, "-m", "kgpu", "agent", "--roles", "dra,health", "--root", str(self.root),
             "--driver-root", str(self.root), "--kubeconfig", str(lab.kubeconfig), "--node-name", node.name,
             "--state-dir", str(folder / "state"), "--kubelet-socket", str(node / PLUGINS / "kubelet.sock"),
         ]  # fmt: skip
@@ -167,3 +167,19 @@ def test_the_resource_that_a_class_offers_is_got_by_a_claim(dra: DraNode) -> Non
     asked = {"containerName": "c", "resourceName": "nvidia.com/gpu", "requestName": "container-0-request-0"}
     assert mappings == [asked]
     dra.remove("counted")
+
+
+def test_a_pods_status_tells_that_its_gpu_has_an_xid(dra: DraNode) -> None:
+    def health() -> list[str]:
+        (found,) = dra.items("pods")
+        rows = found["status"]["containerStatuses"][0].get("allocatedResourcesStatus") or ()
+        return [f"{row['name']} {resource['health']}" for row in rows for resource in row["resources"]]
+
+    dra.apply(template("any", GPU, "true"), pod("tells", of="any"))
+    dra.says("tells", "GPU 0:")
+    assert polling.holds(lambda: health() == ["claim:mine Healthy"], seconds=60), health()
+    (claim,) = dra.items("resourceclaims")
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    operate.inject(dra.root, "xid", gpu=int(result["device"].removeprefix("gpu-")), xid=79)
+    assert polling.holds(lambda: health() == ["claim:mine Unhealthy"], seconds=60), health()
+    dra.remove("tells")

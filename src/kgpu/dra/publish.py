@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -22,6 +22,7 @@ from kgpu.base.service import StandingAdvice, StateSink, ignore_state, running
 from kgpu.base.waits import woken
 from kgpu.dra.api import DraApi
 from kgpu.dra.devices import node_devices
+from kgpu.dra.health import device_health
 from kgpu.dra.model import PublishedNode, PublishRules
 from kgpu.dra.plan import PoolWrites, dropped, plan
 from kgpu.dra.slices import PoolOwner, pool_slices
@@ -32,6 +33,7 @@ from kgpu.hw.verdicts import GpuVerdict, Verdicts, VerdictSource
 from kgpu.kube.informer import Informer, Scope
 from kgpu.kube.nodes import get_node
 from kgpu.kube.port import KubeApi, Object, Selector, name_of
+from kgpu.kubelet.model import ClaimDeviceHealth
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ class SlicesContext:
     rules: Callable[[Inventory], Awaitable[PublishRules]]
     report: AdviceSink
     verdicts: VerdictSource | None = None
+    health: Callable[[Sequence[ClaimDeviceHealth]], None] | None = None
     clock: Clock = field(default_factory=SystemClock)
     on_state: StateSink = ignore_state
 
@@ -166,6 +169,8 @@ class SlicePublisher:
     async def _publish(self, inventory: Inventory) -> float:
         rules = await self._ctx.rules(inventory)
         devices = node_devices(inventory, rules, self._known)
+        if self._ctx.health is not None and not self._stale:
+            self._ctx.health(device_health(devices, self._ctx.node, self._known))
         for advice in self._advice.news(devices.advice):
             self._ctx.report(advice)
         content = _content(devices)

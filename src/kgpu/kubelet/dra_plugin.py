@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import UserError
+from kgpu.kubelet.dra_health import HEALTH_SERVICE, HealthStream
 from kgpu.kubelet.methods import PLUGIN_REGISTRATION, dra_methods
 from kgpu.kubelet.model import ClaimDevice, ClaimLogic, ClaimRef
 from kgpu.kubelet.pb import dra_v1_pb2 as dra
@@ -38,14 +39,18 @@ class DraPluginServer:
 
     def __init__(
         self, name: str, logic: ClaimLogic, *, plugins: Path, registrar: Path, plugins_outside: Path | None = None,
-        clock: Clock | None = None,
+        clock: Clock | None = None, health: HealthStream | None = None,
     ) -> None:  # fmt: skip
+        """``health``: what the kubelet is told of the devices."""
         self.name = name
         self._logic = logic
         self._clock = clock or SystemClock()
         self._folder = plugins / name
         answers = {"NodePrepareResources": self._prepare, "NodeUnprepareResources": self._unprepare}
         services = [Service(dra_methods(version), answers) for version in VERSIONS]
+        self._health = health
+        services += [health.service] if health is not None else []
+        self._served = (*SERVED, *((HEALTH_SERVICE,) if health is not None else ()))
         self._driver = RpcServer(self._folder / "dra.sock", services)
         self._endpoint = (plugins_outside or plugins) / name / "dra.sock"
         info = {"GetInfo": self._info, "NotifyRegistrationStatus": self._notify}
@@ -76,11 +81,13 @@ class DraPluginServer:
     async def close(self) -> None:
         """Be found no more, then hang up."""
         await self._registration.close()
+        if self._health is not None:
+            self._health.close()
         await self._driver.close()
 
     async def _info(self, _request: Any) -> Any:
         return registry.PluginInfo(
-            type=PLUGIN_TYPE, name=self.name, endpoint=str(self._endpoint), supported_versions=SERVED
+            type=PLUGIN_TYPE, name=self.name, endpoint=str(self._endpoint), supported_versions=self._served
         )
 
     async def _notify(self, request: Any) -> Any:

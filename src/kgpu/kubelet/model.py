@@ -5,6 +5,7 @@ Field names and meanings are the device plugin API's (v1beta1).
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -103,6 +104,23 @@ class ClaimDevice:
     device: str
     cdi: tuple[str, ...] = ()
     share: str = ""
+
+
+class DeviceCondition(enum.Enum):
+    """How well a device of a DRA driver is, as the kubelet tells it."""
+
+    UNKNOWN = "Unknown"
+    HEALTHY = "Healthy"
+    UNHEALTHY = "Unhealthy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimDeviceHealth:
+    """How well a device of a pool is."""
+
+    pool: str
+    device: str
+    condition: DeviceCondition
 
 
 class ClaimLogic(Protocol):

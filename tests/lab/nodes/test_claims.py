@@ -11,8 +11,9 @@ import pytest
 
 from kgpu.kube.port import PODS
 from kgpu.kubelet.device_plugin import DevicePluginServer
+from kgpu.kubelet.dra_health import HEALTH_SERVICE, HealthStream
 from kgpu.kubelet.methods import LIST_POD_RESOURCES, PLUGIN_REGISTRATION, dra_methods
-from kgpu.kubelet.model import DeviceState, Registration
+from kgpu.kubelet.model import ClaimDeviceHealth, DeviceCondition, DeviceState, Registration
 from kgpu.kubelet.pb import dra_v1_pb2 as dra
 from kgpu.kubelet.pb import pluginregistration_v1_pb2 as registry
 from kgpu.kubelet.pb import podresources_v1_pb2 as pb
@@ -83,16 +84,19 @@ async def announced(lab: Bench, **info: Any) -> AsyncIterator[Announced]:
 
 
 @contextlib.asynccontextmanager
-async def driver(lab: Bench, version: str = "v1") -> AsyncIterator[Driver]:
+async def driver(lab: Bench, version: str = "v1", health: HealthStream | None = None) -> AsyncIterator[Driver]:
     made = Driver()
     path = lab.node_folder / "dra.sock"
     answers = {"NodePrepareResources": made.prepare, "NodeUnprepareResources": made.unprepare}
-    server = RpcServer(path, [Service(dra_methods(version), answers)])
+    services = [Service(dra_methods(version), answers), *([health.service] if health else [])]
+    server = RpcServer(path, services)
     await server.start()
-    versions = [f"{version}.DRAPlugin", "v1alpha1.DRAResourceHealth"]
+    versions = [f"{version}.DRAPlugin", HEALTH_SERVICE]
     async with announced(lab, type="DRAPlugin", name=DRIVER, endpoint=str(path), supported_versions=versions) as one:
         await until(lambda: one.told == [(True, "")])
         yield made
+    if health is not None:
+        health.close()
     await server.close()
 
 
@@ -145,6 +149,40 @@ async def test_claims_are_prepared_and_given_back(lab: Bench, version: str) -> N
         await lab.api.delete(PODS, "p", namespace="default")
         await lab.is_gone("p")
         assert made.unprepared == ["shared"]
+
+
+def of_template(name: str, claim_name: str) -> dict:
+    """A pod whose claim was made for it: of others the kubelet tells no health."""
+    made = pod(name, "sleep 60", resources={"claims": [{"name": "c"}]},
+               spec_resourceClaims=[{"name": "c", "resourceClaimTemplateName": "t"}])  # fmt: skip
+    made["metadata"]["uid"] = f"uid-{name}"
+    made["status"] = {"resourceClaimStatuses": [{"name": "c", "resourceClaimName": claim_name}]}
+    return made
+
+
+@pytest.mark.usefixtures("cdi")
+async def test_a_pods_status_tells_how_well_its_devices_are(lab: Bench) -> None:
+    def told() -> list[dict]:
+        return lab.container("p").get("allocatedResourcesStatus") or []
+
+    def shown(health: str) -> list[dict]:
+        return [{"name": "claim:c", "resources": [{"resourceID": "example.com/gpu=one", "health": health}]}]
+
+    health = HealthStream(180)
+    await claim(lab, "own", "p")
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}
+    own = await lab.api.get(CLAIMS, "own", namespace="default")
+    assert own is not None
+    lab.api.put(CLAIMS, {**own, "metadata": {**own["metadata"], "ownerReferences": [owner]}})
+    async with driver(lab, health=health):
+        lab.api.put(PODS, of_template("p", "own"))
+        await lab.phase_is("p", "Running")
+        await until(lambda: told() == shown("Unknown"))
+        for condition in (DeviceCondition.HEALTHY, DeviceCondition.UNHEALTHY, DeviceCondition.HEALTHY):
+            health.update([ClaimDeviceHealth(pool="pool", device="gpu-0", condition=condition)])
+            await until(lambda condition=condition: told() == shown(condition.value))
+        health.close()  # the driver ends
+        await until(lambda: told() == shown("Unknown"))
 
 
 @pytest.mark.usefixtures("cdi")

@@ -35,11 +35,13 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
     from kgpu.base.service import first_end, running
     from kgpu.dra.api import served_api
     from kgpu.dra.gates import read_gates
+    from kgpu.dra.health import VALID_S
     from kgpu.dra.metrics import DraMetrics
     from kgpu.dra.node_claims import NodeClaims
     from kgpu.dra.publish import SlicePublisher, SlicesContext
     from kgpu.dra.stale import StaleClaims
     from kgpu.formats.settings import resolve, without_effect
+    from kgpu.kubelet.dra_health import HealthStream
     from kgpu.kubelet.dra_plugin import DraPluginServer
 
     options = host.options
@@ -58,9 +60,11 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
         proven = await stack.enter_async_context(behind_gate(host, view))
         # A slice that is made for a claim is used before anybody could prove it.
         reader = view if gates.dynamic_mig else proven.reader
+        health = HealthStream(VALID_S)
         publisher = SlicePublisher(SlicesContext(
             api=host.api(), server=server_api, node=options.node_name, reader=reader, rules=node.rules,
             report=host.decide, verdicts=verdicts(options), on_state=handle.report,
+            health=health.update,
         ))  # fmt: skip
         metrics = DraMetrics(driver=names.DRA_GPU_DRIVER, node=options.node_name)
         stack.enter_context(on_page(host, NAME, lambda: metrics.text(preparations.records.all.values())))
@@ -70,8 +74,9 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
         )  # fmt: skip
         stale = StaleClaims(api=host.api(), resource=server_api.claims, preparations=preparations, report=host.decide)
         server = DraPluginServer(
-            names.DRA_GPU_DRIVER, claims, plugins=Path(values["plugins"]), registrar=Path(values["registrar"])
-        )
+            names.DRA_GPU_DRIVER, claims, plugins=Path(values["plugins"]), registrar=Path(values["registrar"]),
+            health=health,
+        )  # fmt: skip
         stack.push_async_callback(server.close)
         await server.start()
         slices = _published(publisher, server, node.counted, proven, handle)

@@ -23,6 +23,7 @@ from kgpu.kube.port import KubeApi, KubeRefusedError, Object, Resource
 from kgpu.kubelet.methods import dra_methods
 from kgpu.kubelet.pb import dra_v1_pb2 as pb
 from kgpu.kubelet.rpc import RpcClient, RpcError
+from kgpu.lab.nodes.device_health import DeviceHealthWatch
 from kgpu.lab.nodes.plugins import PluginError
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class DraDrivers:
 
     def __init__(self) -> None:
         self._known: dict[str, list[tuple[str, str]]] = {}
+        self.health = DeviceHealthWatch()
 
     async def register(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
         chosen = next((SERVICES[version] for version in versions if version in SERVICES), "")
@@ -84,8 +86,10 @@ class DraDrivers:
         instances = self._known.setdefault(name, [])
         instances[:] = [row for row in instances if row[0] != endpoint]
         instances.append((endpoint, chosen))
+        self.health.begin(name, endpoint, versions)
 
     async def deregister(self, name: str, endpoint: str) -> None:
+        self.health.end(name, endpoint)
         instances = [row for row in self._known.get(name, ()) if row[0] != endpoint]
         if instances:
             self._known[name] = instances
@@ -233,6 +237,31 @@ class ClaimManager:
             for claim, devices in self.of_container(pod, container)
         ]
 
+    def with_driver(self, driver: str) -> set[str]:
+        """The uids of pods that have devices of a driver."""
+        return {uid for claim in self._claims.values() if driver in claim.drivers for uid in claim.pods}
+
+    def health(self, pod: Object, container: Object) -> list[dict[str, Any]]:
+        """A container's ``allocatedResourcesStatus``: of claims that were made for the pod, as the kubelet has it."""
+        made = {row.get("name"): row.get("resourceClaimName") for row in _made(pod)}
+        rows = []
+        for use in ((container.get("resources") or {}).get("claims")) or ():
+            claim = self._claims.get((str(pod["metadata"]["namespace"]), str(made.get(use["name"]) or "")))
+            devices = [
+                device
+                for device in (claim.devices if claim else None) or ()
+                if self._drivers.health.says(device.driver)
+            ]
+            if devices:
+                name = f"claim:{use['name']}" + (f"/{use['request']}" if use.get("request") else "")
+                rows.append({"name": name, "resources": [self._resource(device) for device in devices]})
+        return rows
+
+    def _resource(self, device: PreparedDevice) -> dict[str, str]:
+        condition = self._drivers.health.condition(device.driver, device.pool, device.device)
+        own = device.cdi[0] if device.cdi else f"{device.driver}/{device.pool}/{device.device}"
+        return {"resourceID": own, "health": condition.value}
+
     async def _fetch(self, namespace: str, name: str) -> Object:
         try:
             claim = await self._api.get(CLAIMS, name, namespace=namespace)
@@ -287,6 +316,11 @@ def _uses(pod: Object) -> Iterator[tuple[str, str, bool]]:
     extended = _extended(pod)
     if extended:
         yield "", str(extended["resourceClaimName"]), False
+
+
+def _made(pod: Object) -> Sequence[Object]:
+    found: Sequence[Object] = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    return found
 
 
 def _extended(pod: Object) -> Object:

@@ -81,6 +81,7 @@ class SimNode:
         self.plugins = PluginRegistry(
             sockets / PLUGINS, {DEVICE_PLUGIN: DevicePlugins(self.devices), DRA_PLUGIN: self.drivers}
         )
+        self.drivers.health.changed = self._health_changed
         self.workers: dict[str, PodWorker] = {}
         self.resting: dict[str, Object] = {}  # pods that are over and of which nothing runs here
         self.registered = asyncio.Event()
@@ -127,6 +128,7 @@ class SimNode:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.devices.stop()
             await self.pod_resources.stop()
+            await self.drivers.health.stop()
 
     async def _come_up(self) -> None:
         """Sockets, agent, Node and lease, a few nodes at a time; one that has to wait does not keep the others."""
@@ -443,6 +445,12 @@ class SimNode:
     def active_pods(self) -> list[Object]:
         """The pods that were admitted and are not over."""
         return [worker.state.pod for worker in self.workers.values() if not worker.released]
+
+    def _health_changed(self, driver: str) -> None:
+        """A DRA driver says something else of its devices: pods that have some tell it."""
+        for uid in self.claims.with_driver(driver):
+            if uid in self.workers:
+                self.workers[uid].looked_at()
 
     def devices_of(self, uid: str) -> bool:
         """Whether a pod holds devices."""

@@ -15,7 +15,7 @@ from kgpu.base.errors import KubeError
 from kgpu.kube.port import PODS, KubeRefusedError, Object, Patch
 from kgpu.lab.nodes import podstatus
 from kgpu.lab.nodes.context import NodeContext
-from kgpu.lab.nodes.podstate import PodState
+from kgpu.lab.nodes.podstate import ContainerRole, PodState
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +77,20 @@ class StatusWriter:
             return False
         return pod is None or pod["metadata"].get("uid") != metadata["uid"]
 
+    def _add_health(self, status: Object) -> None:
+        """How well the devices of claims are, as their drivers say."""
+        if self._node.claims is None:
+            return
+        specs = {container.name: container.spec for container in self._state.of(ContainerRole.MAIN)}
+        for row in status["containerStatuses"]:
+            if health := self._node.claims.health(self._state.pod, specs[row["name"]]):
+                row["allocatedResourcesStatus"] = health
+
     async def _write(self, *, final: bool) -> None:
         state, node = self._state, self._node
         metadata = state.pod["metadata"]
         status = podstatus.pod_status(state, host_ip=node.host_ip, now=node.now())
+        self._add_health(status)
         if status != self._told:
             change = {"metadata": {"uid": metadata["uid"]}, "status": status}
             await node.api.patch(

@@ -66,6 +66,10 @@ class PodWorker:
         self.state.pod = pod
         self._wake.set()
 
+    def looked_at(self) -> None:
+        """Something that its status tells may have changed."""
+        self._writer.changed()
+
     def vanished(self) -> None:
         """The object is gone: end everything."""
         self._gone = self._writer.gone = True
