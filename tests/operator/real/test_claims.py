@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import pytest
 import yaml
 
 from kgpu.formats import names
-from tests.operator.real.conftest import CHART, Object, Site
+from kgpu.hw.simulator import mig
+from tests.operator.real.conftest import CHART, NAMESPACE, Object, Site
 from tests.operator.real.picture import difference, take
 
 PAGE = CHART.parents[1] / "docs" / "how-to" / "hand-out-gpus-by-claims.md"
@@ -30,6 +33,13 @@ def slices(site: Site) -> list[Object]:
 
 def devices(site: Site) -> int:
     return sum(len(one["spec"].get("devices") or ()) for one in slices(site))
+
+
+def status(site: Site) -> str:
+    """What ``kgpu status`` prints, on one line."""
+    words = ["status", "--kubeconfig", str(site.lab.kubeconfig), "--namespace", NAMESPACE]
+    done = subprocess.run([sys.executable, "-m", "kgpu", *words], capture_output=True, text=True, check=False)
+    return " ".join(done.stdout.split())
 
 
 def ran(site: Site, pod: str) -> None:
@@ -103,6 +113,41 @@ def test_a_pod_gets_the_share_that_its_claim_says(site: Site) -> None:
         assert "of 10240 MiB" in site.lab.kubectl("logs", "by-share")
     finally:
         site.lab.kubectl("delete", "-f", "-", "--timeout=120s", "--ignore-not-found", stdin=manifest)
+        site.lab.kubectl("label", "node", site.node, f"{LABEL}-")
+
+
+CUT = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: cut}
+spec: {devices: {requests: [{name: slice, exactly: {deviceClassName: mig.nvidia.com}}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: by-slice}
+spec:
+  restartPolicy: Never
+  resourceClaims: [{name: slice, resourceClaimName: cut}]
+  containers:
+    - {name: c, image: "ubuntu:22.04", command: [nvidia-smi, -L], resources: {claims: [{name: slice}]}}
+"""
+
+
+def test_without_the_gates_slices_that_are_there_are_devices_and_status_says_what_is_missing(site: Site) -> None:
+    """Of this cluster DRAPartitionableDevices and DRADeviceTaints are off, as everywhere before 1.36."""
+    site.have("agent", "dra.enabled=true", "dra.featureGates.DynamicMIG=true")
+    site.lab.kubectl("label", "node", site.node, f"{LABEL}=dra")
+    try:
+        site.until(lambda: devices(site) == 8, "eight whole GPUs, and no slice that could be made")
+        site.until(lambda: "DRAPartitionableDevices is off" in status(site), "kgpu status to say which gate is off")
+        mig.partition(site.lab.hw_root, 7, ["3g.40gb", "3g.40gb"])
+        site.until(lambda: devices(site) == 9, "two slices in place of the GPU that was cut")
+        site.lab.kubectl("apply", "-f", "-", stdin=CUT)
+        site.until(lambda: site.get("pod", "by-slice")["status"].get("phase") == "Succeeded", "the pod to end well")
+        assert "MIG 3g.40gb" in site.lab.kubectl("logs", "by-slice")
+    finally:
+        site.lab.kubectl("delete", "-f", "-", "--timeout=120s", "--ignore-not-found", stdin=CUT)
+        mig.disable(site.lab.hw_root, 7)
         site.lab.kubectl("label", "node", site.node, f"{LABEL}-")
 
 
