@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgpu.discovery.features.model import merged
 from kgpu.discovery.rules.decode import MOST, read_feature, read_group, read_rules
-from kgpu.discovery.rules.model import as_spec, feature_set, merged
+from kgpu.discovery.rules.model import as_spec, feature_set
 from kgpu.formats.crd.nodefeatures import MAX_RULES
 from tests.budget import tries
 
