@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from kgpu.base.clock import VirtualClock
-from kgpu.base.errors import KubeError, line_of
+from kgpu.base.errors import HostError, KubeError, line_of
 from kgpu.discovery.features.model import FeatureSet
 from kgpu.discovery.features.plan import plan
 from kgpu.discovery.features.publish import MemoryFeatures, SeenFeatures
@@ -214,3 +214,19 @@ async def test_labels_that_somebody_takes_away_again_and_again_come_back_more_an
                 await asyncio.sleep(0.005)
             pauses.append(node.clock.monotonic() - begin)
         assert pauses[-1] > 4 * pauses[0]
+
+
+async def test_what_can_not_be_used_of_a_nodes_files_is_told_once():
+    note = HostError("features.d/a, line 2: no time", "a time", "correct the line")
+    node = Node()
+    node.facts = ReadNode(labels=BARE.labels, notes=(note,))
+    async with node.running():
+        await node.until(lambda: node.states)
+        await node.pass_time(2 * INTERVAL)
+        assert node.told == ["FeatureFileUnusable"]
+        assert node.publisher.history[0][KERNEL] == "6.1"
+        node.facts = BARE
+        await node.pass_time(2 * INTERVAL)
+        node.facts = ReadNode(labels=BARE.labels, notes=(note,))
+        await node.pass_time(2 * INTERVAL)
+        assert node.told == ["FeatureFileUnusable"] * 2

@@ -61,7 +61,7 @@ class FeaturesContext:
 
 
 @dataclass(slots=True)
-class _Notes:
+class _ToldNotes:
     """What can't be used of the node's files, told when it changes."""
 
     report: AdviceSink
@@ -78,7 +78,7 @@ async def run(ctx: FeaturesContext) -> None:
     """Keep the labels up to date until cancelled. Only a defect ends it with an exception."""
     backoff, restoring = Backoff(_RETRY), Backoff(_RESTORE)
     complaint = Complaint(ctx.report, subject="features", reason="PublishFailed")
-    notes = _Notes(ctx.report)
+    notes = _ToldNotes(ctx.report)
     while True:
         devices = ctx.devices(ctx.roots)
         try:
@@ -103,7 +103,7 @@ async def withdraw(publisher: FeaturesPublisher) -> None:
         await publisher.publish({})
 
 
-async def _once(ctx: FeaturesContext, notes: _Notes) -> tuple[Mapping[str, str], str]:
+async def _once(ctx: FeaturesContext, notes: _ToldNotes) -> tuple[Mapping[str, str], str]:
     """Read and publish; returns kgpu's labels and a summary for the role's state."""
     seen = await ctx.publisher.look()
     if ctx.take_over:
