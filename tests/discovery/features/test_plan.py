@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.discovery.features.config import WorkerSettings
 from kgpu.discovery.features.cpu import cpuid_names, rdt_names
 from kgpu.discovery.features.model import FeatureSet
 from kgpu.discovery.features.plan import plan
+from kgpu.discovery.features.worker_settings import WorkerSettings
 from kgpu.formats import names
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import HostError
 from kgpu.discovery.features.cpu_source import parse_cpuinfo
-from kgpu.discovery.features.sources import changes, read_node
+from kgpu.discovery.features.sources import MAX_LABELS, changes, read_node
 from kgpu.formats import names
 from kgpu.formats.os_release import parse_os_release
 
@@ -401,4 +401,18 @@ def test_feature_files_become_labels_and_features(tmp_path):
     }
     assert [note.what for note in read.notes] == [
         "the label nvidia.com/x of a node's own files is not set", "the label bad value of a node's own files is not set",
+    ]  # fmt: skip
+
+
+def test_more_labels_than_a_node_bears_are_left_out_and_told(tmp_path):
+    many = "".join(f"label-{number:05}=x\n" for number in range(3000))
+    root = fill(tmp_path, {f"{FOLDER}/features.d/{name}": many.replace("label", name) for name in ("a", "b", "c", "d")})
+    worker(
+        root,
+        "sources: {custom: [{name: r, labelsTemplate: '{{range until 600}}r{{.}}=x\n\n{{end}}', matchFeatures: [{feature: local.label}]}]}",
+    )
+    read = read_node([root])
+    assert len(read.labels) == 2 * MAX_LABELS
+    assert [note.what.rpartition("/")[2] for note in read.notes] == [
+        "d is left out", "the node's rules give 600 labels", "the node's feature files give 9000 labels",
     ]  # fmt: skip

@@ -34,7 +34,7 @@ AT = 'matchFeatures[0].matchExpressions["x"]'
 @pytest.mark.parametrize(
     ("found", "place", "said"),
     [
-        (in_rule(lables={}), "lables", 'did you mean "labels"'),
+        (in_rule(annotation={}), "annotation", 'did you mean "annotations"'),
         (in_rule(labels={"a": 1}), 'labels["a"]', "a text"),
         (in_rule(labels={"a b": "c"}), "labels", "no name of a label"),
         (in_rule(labels={"kubernetes.io/a": "c"}), "labels", "not allowed"),

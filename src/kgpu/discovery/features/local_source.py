@@ -21,6 +21,7 @@ from kgpu.host.bounded import read_regular
 FOLDER: Final = f"{NFD_FOLDER}/features.d".lstrip("/")
 MAX_FILE: Final = 65_536
 MAX_FILES: Final = 256
+MAX_ELEMENTS: Final = 10_000
 _EXPIRY: Final = "+expiry-time="
 _NO_LABEL: Final = "+no-label"
 _NO_FEATURE: Final = "+no-feature"
@@ -50,9 +51,14 @@ def read_feature_files(host: HostTree, now: datetime) -> FeatureFiles:
             found.notes.append(error)
             continue
         one = parse_feature_file(content.decode("utf-8", "replace"), now, str(path))
+        found.notes += one.notes
+        if len(found.features) + len(one.features) > MAX_ELEMENTS or len(found.labels) + len(one.labels) > MAX_ELEMENTS:
+            found.notes.append(
+                HostError(f"{path} is left out", f"at most {MAX_ELEMENTS} features of all files", "write fewer lines")
+            )
+            continue
         found.labels |= one.labels
         found.features |= one.features
-        found.notes += one.notes
     return found
 
 

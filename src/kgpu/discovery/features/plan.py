@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
-from kgpu.discovery.features.config import WorkerSettings
 from kgpu.discovery.features.model import FeatureSet
+from kgpu.discovery.features.worker_settings import WorkerSettings
 from kgpu.formats.names import NFD_PREFIX
 
 OS_KEYS: Final = ("ID", "VERSION_ID", "VERSION_ID.major", "VERSION_ID.minor", "OSTREE_VERSION", "RHEL_VERSION")

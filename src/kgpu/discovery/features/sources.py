@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from kgpu.base.errors import HostError, UserError
-from kgpu.discovery.features.config import FILE, MAX_FILE, WorkerSettings, read_worker_config
 from kgpu.discovery.features.cpu_source import cpu_features
 from kgpu.discovery.features.device_sources import (
     network_features,
@@ -30,11 +29,14 @@ from kgpu.discovery.features.local_source import read_feature_files, signature
 from kgpu.discovery.features.model import FeatureSet, merged
 from kgpu.discovery.features.plan import is_legal, plan
 from kgpu.discovery.features.system_sources import fake_features, memory_features, system_features
+from kgpu.discovery.features.worker_settings import FILE, MAX_FILE, WorkerSettings
 from kgpu.formats.names import NFD_FOLDER, NFD_PREFIX
 from kgpu.host.bounded import read_regular
 
 CUSTOM: Final = f"{NFD_FOLDER}/custom.d".lstrip("/")
 MAX_CUSTOM: Final = 64
+MAX_LABELS: Final = 500
+"""Of feature files, and of a node's rules."""
 _HOST: Final[Mapping[str, Callable[[HostTree], FeatureSet]]] = {
     "cpu": cpu_features, "usb": usb_features, "storage": storage_features, "network": network_features,
     "memory": memory_features,
@@ -77,9 +79,10 @@ def read_node(
     labels = plan(features, settings)
     rules = _custom_rules(host, settings, notes) if settings.labels("custom") else []
     if rules:
-        labels |= _by_rules(rules, features, notes)
+        labels |= _limited(_by_rules(rules, features, notes), "rules", notes)
     if local is not None and settings.labels("local"):
-        labels |= {key if "/" in key else NFD_PREFIX + key: value for key, value in local.labels.items()}
+        own = {key if "/" in key else NFD_PREFIX + key: value for key, value in local.labels.items()}
+        labels |= _limited(own, "feature files", notes)
     return ReadNode(features=features, labels=_published(labels, settings, notes), notes=tuple(notes))
 
 
@@ -93,6 +96,9 @@ def read_settings(host: HostTree, config: Path | None = None) -> tuple[WorkerSet
             raise
         there = not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
         return WorkerSettings(), [error] if there else []
+    # YAML is read only where there is a config.
+    from kgpu.discovery.features.config import read_worker_config
+
     settings = read_worker_config(content, str(path))
     return settings, list(settings.notes)
 
@@ -163,6 +169,15 @@ def _tell(notes: list[UserError], keys: list[str], expected: str, remedy: str) -
     if keys:
         more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
         notes.append(HostError(f"the label {keys[0][:100]}{more} of a node's own files is not set", expected, remedy))
+
+
+def _limited(labels: Mapping[str, str], whose: str, notes: list[UserError]) -> dict[str, str]:
+    """As many labels as a Node bears: the API server would refuse all of them together."""
+    if len(labels) > MAX_LABELS:
+        notes.append(
+            HostError(f"the node's {whose} give {len(labels)} labels", f"at most {MAX_LABELS}", "leave some out")
+        )
+    return dict(sorted(labels.items())[:MAX_LABELS])
 
 
 def _filter(settings: WorkerSettings, notes: list[UserError]) -> Callable[[str], bool]:
