@@ -57,6 +57,8 @@ OTHERWISE: Final = {
     },
     "features": {
         "cli/cdi.py": "feature flags of CDI",
+        "cli/features.py": "the command's name, and a field of a NodeFeature",
+        "cli/main.py": "the command's name",
         "host/engines/docker.py": "a key of Docker's config",
         "lab/nodes/objects.py": "a field of a Node's status",
     },
@@ -101,7 +103,7 @@ OTHERWISE: Final = {
     "validator": {"doctor/": "a container's name, and the validator's section of the policy"},
     "labels": dict.fromkeys(
         (
-            "advise/", "agent/orders.py", "cli/crds.py", "cli/lab_node.py", "cli/monitoring.py", "doctor/",
+            "advise/", "agent/orders.py", "cli/crds.py", "cli/features.py", "cli/lab_node.py", "cli/monitoring.py", "doctor/",
             "drivermanager/", "exporter/", "fit/",
             "formats/", "kube/", "lab/", "mig/", "monitoring/", "operations/", "operator/applying.py",
             "operator/cleanup.py", "operator/cluster_reading.py", "operator/labelling.py", "operator/node_selectors.py",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kgpu.discovery.features.model import CpuFacts, FeatureFacts, PciFunction
+from kgpu.discovery.features.model import FeatureSet
 from kgpu.discovery.features.plan import plan as features
 from kgpu.formats import agent_report, names
 from kgpu.formats.operands import OPERANDS
@@ -31,8 +31,8 @@ from tests.seed_facts.support import AS_OPERANDS, bare_node, daemon_sets, lacks,
 NFD = "feature.node.kubernetes.io/"
 
 
-def pci(vendor: str, pci_class: str = "0302") -> FeatureFacts:
-    return FeatureFacts(pci=(PciFunction(pci_class=pci_class, vendor=vendor),))
+def pci(vendor: str, pci_class: str = "0302") -> FeatureSet:
+    return FeatureSet(instances={"pci.device": ({"class": pci_class, "vendor": vendor},)})
 
 
 def test_a20_e03_t35_both_forms_of_the_pci_label() -> None:
@@ -71,8 +71,8 @@ def test_a04_a_node_of_another_vendor_gets_no_nvidia_label(vendor: str) -> None:
 
 
 def test_b10_the_labels_of_cpu_and_kernel() -> None:
-    facts = FeatureFacts(kernel="5.15.0-1041-azure", cpu=CpuFacts(vendor="GenuineIntel", family="6", model="106"))
-    found = features(facts)
+    cpu, kernel = {"vendor_id": "Intel", "family": "6", "id": "106"}, {"full": "5.15.0-1041-azure", "major": "5"}
+    found = features(FeatureSet(attributes={"cpu.model": cpu, "kernel.version": kernel}))
     assert found[f"{NFD}cpu-model.vendor_id"] == "Intel"
     assert found[f"{NFD}kernel-version.major"] == "5"
 

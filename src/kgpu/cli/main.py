@@ -46,6 +46,7 @@ COMMANDS: Final = (
         "device-plugin", "kgpu.cli.device_plugin", "device_plugin", "The device plugin alone; try its choices."
     ),
     CommandEntry("labels", "kgpu.cli.labels", "labels", "Print or publish this node's accelerator labels."),
+    CommandEntry("features", "kgpu.cli.features", "features", "What a node has, and why rules of node features match."),
     CommandEntry(
         "config-manager", "kgpu.cli.config_manager", "config_manager", "The config by node label.", hidden=True
     ),

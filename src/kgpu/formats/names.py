@@ -95,6 +95,7 @@ CDI_NVIDIA_KIND: Final = "nvidia.com/gpu"
 # Feature discovery
 NFD_FEATURE_FILE: Final = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
 NFD_NODE_NAME_LABEL: Final = "nfd.node.kubernetes.io/node-name"
+NFD_FOLDER: Final = "/etc/kubernetes/node-feature-discovery"
 NFD_DOMAIN: Final = "nfd.k8s-sigs.io"
 NFD_API_VERSION: Final = "nfd.k8s-sigs.io/v1alpha1"
 NODE_FEATURE_PREFIX: Final = "nvidia-features-for-"

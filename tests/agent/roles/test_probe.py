@@ -19,7 +19,7 @@ from kgpu.agent.shared_reader import SharedReader
 from kgpu.base.boot import boot_id
 from kgpu.base.clock import SystemClock
 from kgpu.base.supervise import RoleHandle
-from kgpu.discovery.features.sources import read_facts as features
+from kgpu.discovery.features.sources import read_node
 from kgpu.doctor.sources import host as host_source
 from kgpu.doctor.sources.host import fingerprint, gather
 from kgpu.doctor.sources.probed import MAX_LINE, found_in
@@ -147,10 +147,10 @@ def test_the_bus_is_the_one_that_labels_are_made_from(
         root=root, host_root=machine, driver_install_dir=root, env={}, cdi_dir=tmp_path / "cdi", state_dir=tmp_path
     )
     found = gather(probe.host_paths(options), node="gpu-1").pci or ()
-    labels = features(options.pci_roots).pci
+    devices = read_node(options.pci_roots).features.instances["pci.device"]
     seen = sum(one.pci_class.startswith("03") for one in found)
     assert seen == (1 if has == "accelerators" else 2)
-    assert any(one.vendor == "10de" for one in labels)
+    assert any(one["vendor"] == "10de" for one in devices)
     before = fingerprint(probe.host_paths(options))
     gone = next(one for one in found if one.pci_class.startswith("03"))
     (

@@ -8,21 +8,28 @@ import contextlib
 import pytest
 
 from kgpu.base.clock import VirtualClock
-from kgpu.base.errors import KubeError, line_of
-from kgpu.discovery.features.model import FeatureFacts, PciFunction
+from kgpu.base.errors import HostError, KubeError, line_of
+from kgpu.discovery.features.model import FeatureSet
+from kgpu.discovery.features.plan import plan
 from kgpu.discovery.features.publish import MemoryFeatures, SeenFeatures
 from kgpu.discovery.features.run import INTERVAL, LOOK, FeaturesContext, run
+from kgpu.discovery.features.sources import ReadNode
 from kgpu.formats import names
 
 NVIDIA = names.NFD_PCI_NVIDIA[0]
 KERNEL = names.NFD_KERNEL_FULL
+VERSION = {"kernel.version": {"full": "6.1", "major": "6", "minor": "1"}}
+BARE = ReadNode(labels=plan(FeatureSet(attributes=VERSION)))
+WITH_A_GPU = ReadNode(
+    labels=plan(FeatureSet(attributes=VERSION, instances={"pci.device": [{"class": "0302", "vendor": "10de"}]}))
+)
 
 
 class Node:
     """A node whose hardware the test changes, and the loop on it."""
 
     def __init__(self, **given) -> None:
-        self.facts = FeatureFacts(kernel="6.1")
+        self.facts = BARE
         self.devices = frozenset({"a"})
         self.publisher = MemoryFeatures()
         self.clock = VirtualClock()
@@ -31,7 +38,7 @@ class Node:
         self.reads = 0
         self.ctx = FeaturesContext(
             publisher=self.publisher, roots=(), report=lambda one: self.told.append(one.reason), clock=self.clock,
-            on_state=lambda ready, reason: self.states.append((ready, line_of(reason))), facts=self.read,
+            on_state=lambda ready, reason: self.states.append((ready, line_of(reason))), read=self.read,
             devices=lambda _roots: self.devices, uniform=lambda: 0.5, **given,
         )  # fmt: skip
 
@@ -76,7 +83,7 @@ async def test_published_at_once_and_not_written_again_without_a_change():
 async def test_a_gpu_that_comes_is_labelled_within_seconds():
     async with Node().running() as node:
         await node.asleep()
-        node.facts = FeatureFacts(kernel="6.1", pci=(PciFunction(pci_class="0302", vendor="10de"),))
+        node.facts = WITH_A_GPU
         node.devices |= {"b"}
         await node.pass_time(LOOK)
         await node.until(lambda: len(node.publisher.history) == 2)
@@ -131,7 +138,7 @@ async def test_what_stays_beside_another_discovery_is_kept_true(foreign):
 
 async def test_what_a_discovery_that_is_gone_has_left_is_taken_over_on_the_administrators_word():
     node = Node(take_over=True)
-    node.facts = FeatureFacts(kernel="6.1", pci=(PciFunction(pci_class="0302", vendor="10de"),))
+    node.facts = WITH_A_GPU
     left = frozenset({KERNEL, OTHER})
     node.publisher.seen = SeenFeatures(others=left | {NVIDIA}, discovery="nfd-master", discovered=left)
     async with node.running():
@@ -142,7 +149,7 @@ async def test_what_a_discovery_that_is_gone_has_left_is_taken_over_on_the_admin
 
 async def test_a_key_of_somebody_else_is_left_to_them():
     node = Node()
-    node.facts = FeatureFacts(kernel="6.1", pci=(PciFunction(pci_class="0302", vendor="10de"),))
+    node.facts = WITH_A_GPU
     node.publisher.seen = SeenFeatures(others=frozenset({NVIDIA}))
     async with node.running():
         await node.until(lambda: node.publisher.history)
@@ -207,3 +214,19 @@ async def test_labels_that_somebody_takes_away_again_and_again_come_back_more_an
                 await asyncio.sleep(0.005)
             pauses.append(node.clock.monotonic() - begin)
         assert pauses[-1] > 4 * pauses[0]
+
+
+async def test_what_can_not_be_used_of_a_nodes_files_is_told_once():
+    note = HostError("features.d/a, line 2: no time", "a time", "correct the line")
+    node = Node()
+    node.facts = ReadNode(labels=BARE.labels, notes=(note,))
+    async with node.running():
+        await node.until(lambda: node.states)
+        await node.pass_time(2 * INTERVAL)
+        assert node.told == ["FeatureFileUnusable"]
+        assert node.publisher.history[0][KERNEL] == "6.1"
+        node.facts = BARE
+        await node.pass_time(2 * INTERVAL)
+        node.facts = ReadNode(labels=BARE.labels, notes=(note,))
+        await node.pass_time(2 * INTERVAL)
+        assert node.told == ["FeatureFileUnusable"] * 2

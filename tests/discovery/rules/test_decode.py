@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgpu.discovery.features.model import merged
 from kgpu.discovery.rules.decode import MOST, read_feature, read_group, read_rules
-from kgpu.discovery.rules.model import as_spec, feature_set, merged
+from kgpu.discovery.rules.model import as_spec, feature_set
 from kgpu.formats.crd.nodefeatures import MAX_RULES
 from tests.budget import tries
 
@@ -33,7 +34,7 @@ AT = 'matchFeatures[0].matchExpressions["x"]'
 @pytest.mark.parametrize(
     ("found", "place", "said"),
     [
-        (in_rule(lables={}), "lables", 'did you mean "labels"'),
+        (in_rule(annotation={}), "annotation", 'did you mean "annotations"'),
         (in_rule(labels={"a": 1}), 'labels["a"]', "a text"),
         (in_rule(labels={"a b": "c"}), "labels", "no name of a label"),
         (in_rule(labels={"kubernetes.io/a": "c"}), "labels", "not allowed"),

@@ -44,7 +44,7 @@ SINGLE = [
 ]  # fmt: skip
 
 # Of attributes (TestEvaluateMatchExpressionValues): operator, values, type, and results by the element's value.
-ATTRIBUTES = [
+ATTRIBUTES: list[tuple[str, list[str], str, dict[str | None, object]]] = [
     ("In", ["1", "2"], "", {ABSENT: False, "3": False, "2": True}),
     ("NotIn", ["1", "2"], "", {ABSENT: False, "3": True, "2": False}),
     ("InRegexp", ["1", "2"], "", {ABSENT: False}),

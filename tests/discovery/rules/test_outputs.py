@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kgpu.discovery.rules.model import FeatureSet, RuleError, RulesOutcome
+from kgpu.discovery.features.model import FeatureSet
+from kgpu.discovery.rules.model import RuleError, RulesOutcome
 from kgpu.discovery.rules.outputs import OutputLimits, check, check_taint, dynamic, prefixed, settle
 from kgpu.formats.crd.nodefeatures import RuleTaint
 

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from kgpu.base.typed import convert
+from kgpu.discovery.features.model import FeatureSet
 from kgpu.discovery.rules.decode import read_feature, read_rules
-from kgpu.discovery.rules.model import FeatureSet, RuleSource, feature_set
+from kgpu.discovery.rules.model import RuleSource, feature_set
 from kgpu.discovery.rules.outputs import OutputLimits, settle
 from kgpu.discovery.rules.plan import belongs, carry_out, plan
 from kgpu.formats.crd.nodefeatures import FeatureRule, MatchingRule

@@ -11,8 +11,11 @@ from kgpu.kube.port import KubeApi
 
 
 async def _features(host: Host, handle: RoleHandle) -> None:
+    from functools import partial
+
     from kgpu.discovery.features.publish import MemoryFeatures, NodeFeatureLabels
     from kgpu.discovery.features.run import FeaturesContext, run
+    from kgpu.discovery.features.sources import read_node
 
     options = host.options
     known = options.has_api_server and options.node_name
@@ -25,6 +28,7 @@ async def _features(host: Host, handle: RoleHandle) -> None:
             foreign=options.foreign_nfd,
             take_over=options.take_over_features,
             lost=host.lost,
+            read=partial(read_node, node_name=options.node_name),
         )
     )
 

@@ -1,7 +1,7 @@
 """Maps the kernel's names for processors to labels: vendors, and the features that are labelled.
 
-The names are those of node feature discovery's CPU library; features that every server has (SSE and the like) are on
-its default deny list and have no row here.
+The names are those of node feature discovery's CPU library. What is labelled of them is up to the settings: by default
+not what every server has (SSE and the like).
 """
 
 from __future__ import annotations
@@ -35,14 +35,28 @@ _RENAMED: Final[Mapping[str, str]] = {
     "avx512ifma": "AVX512IFMA", "avx512_vbmi2": "AVX512VBMI2", "avx512_vnni": "AVX512VNNI",
     "avx512_vp2intersect": "AVX512VP2INTERSECT", "avx512_vpopcntdq": "AVX512VPOPCNTDQ", "avx_ifma": "AVXIFMA",
     "avx_vnni": "AVXVNNI", "cx8": "CMPXCHG8", "fma": "FMA3", "fpu": "X87", "fxsr_opt": "FXSROPT", "lahf_lm": "LAHF",
-    "movdir64b": "MOVDIR64B", "movdiri": "MOVDIRI", "sep": "SYSEE", "sha_ni": "SHA",
+    "abm": "LZCNT", "ht": "HTT", "pclmulqdq": "CLMUL", "pni": "SSE3", "sgx_lc": "SGXLC", "sse4_1": "SSE4",
+    "sse4_2": "SSE42", "movdir64b": "MOVDIR64B", "movdiri": "MOVDIRI", "sep": "SYSEE", "sha_ni": "SHA",
 }  # fmt: skip
 _SAME: Final = frozenset({
     "adx", "avx", "avx2", "avx512bw", "avx512cd", "avx512dq", "avx512er", "avx512f", "avx512pf", "avx512vbmi",
-    "avx512vl", "cldemote", "clzero", "enqcmd", "fma4", "fsrm", "fxsr", "gfni", "hle", "hypervisor", "ibpb", "ibs",
-    "movbe", "mpx", "osxsave", "rtm", "serialize", "sse4a", "stibp", "svm", "syscall", "tbm", "topoext", "vaes", "vmx",
-    "vpclmulqdq", "vte", "waitpkg", "wbnoinvd", "xop", "xsave", "xsavec", "xsaveopt", "xsaves",
+    "avx512vl", "bmi1", "bmi2", "cldemote", "clzero", "cmov", "cx16", "enqcmd", "erms", "f16c", "fma4", "fsrm", "fxsr",
+    "gfni", "hle", "hypervisor", "ibpb", "ibs", "mmx", "mmxext", "movbe", "mpx", "nx", "osxsave", "popcnt", "rdrand",
+    "rdseed", "rdtscp", "rtm", "serialize", "sgx", "sse", "sse2", "sse4a", "ssse3", "stibp", "svm", "syscall", "tbm",
+    "tdx_guest", "topoext", "vaes", "vmx", "vpclmulqdq", "vte", "waitpkg", "wbnoinvd", "xop", "xsave", "xsavec",
+    "xsaveopt", "xsaves",
 })  # fmt: skip
+# The levels of the x86-64 psABI: flags of each, beside those of the level below.
+_LEVELS: Final = (
+    ("cmov", "cx8", "fpu", "fxsr", "mmx", "syscall", "sse", "sse2"),
+    ("cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"),
+    ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"),
+    ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+)
+_RDT: Final[Mapping[str, str]] = {
+    "cqm": "RDTMON", "cqm_occup_llc": "RDTCMT", "cqm_mbm_total": "RDTMBM", "cqm_mbm_local": "RDTMBM",
+    "cat_l3": "RDTL3CA", "cat_l2": "RDTL2CA", "mba": "RDTMBA",
+}  # fmt: skip
 # ARM, from the line "Features"; others are rare or not useful.
 _ARM: Final = frozenset({
     "aes", "asimd", "asimddp", "asimdfhm", "asimdhp", "asimdrdm", "atomics", "bf16", "cpuid", "crc32", "dcpop",
@@ -57,7 +71,17 @@ def vendor_name(vendor: str) -> str:
 
 
 def cpuid_names(flags: AbstractSet[str]) -> frozenset[str]:
-    """The features to label, from the kernel's flags of either architecture."""
+    """The features by name, from the kernel's flags of either architecture."""
     if "asimd" in flags:
         return frozenset(flag.upper() for flag in flags & _ARM)
-    return frozenset(flag.upper() for flag in flags & _SAME) | {_RENAMED[flag] for flag in flags & _RENAMED.keys()}
+    names = {flag.upper() for flag in flags & _SAME} | {_RENAMED[flag] for flag in flags & _RENAMED.keys()}
+    for level, needed in enumerate(_LEVELS, 1):
+        if not flags >= set(needed):
+            break
+        names.add(f"X86_64_V{level}")
+    return frozenset(names)
+
+
+def rdt_names(flags: AbstractSet[str]) -> frozenset[str]:
+    """What the processor can do to monitor and share caches and memory bandwidth."""
+    return frozenset(_RDT[flag] for flag in flags & _RDT.keys())

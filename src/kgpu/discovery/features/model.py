@@ -1,55 +1,45 @@
-"""Facts about a node that need no driver, as plain data; "" and empty collections stand for what could not be read."""
+"""What a node has, as plain data: its features by name, as node feature discovery calls them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PciFunction:
-    """One PCI function. ``pci_class`` is the class's first four hexadecimal digits, ``vendor`` four, without ``0x``."""
+class FeatureSet:
+    """What a node has. Keys are names of features, such as ``cpu.cpuid``; one name may be of several types.
 
-    pci_class: str
-    vendor: str
-    sriov: bool = False
-    """Whether it can be split into virtual functions."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuFacts:
-    """The first processor in ``/proc/cpuinfo``, and facts about all of them from ``/sys/devices/system/cpu``.
-
-    ``vendor`` is the raw vendor ID (``GenuineIntel``) or the implementer of an ARM core (``0x41``). ``pstate`` has
-    ``status``, ``turbo`` and ``scaling_governor`` if the intel_pstate driver is in use.
+    A feature that is there without an element was looked for and found empty; one that is missing was not looked for.
     """
 
-    vendor: str = ""
-    family: str = ""
-    model: str = ""
-    flags: frozenset[str] = frozenset()
-    multithreading: bool | None = None
-    pstate: Mapping[str, str] = field(default_factory=dict)
-    cstate: bool | None = None
+    flags: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    instances: Mapping[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)
+
+    def has(self, feature: str) -> bool:
+        """Whether it was discovered, whatever its type."""
+        return feature in self.flags or feature in self.attributes or feature in self.instances
+
+    def names(self) -> list[str]:
+        """All features, sorted."""
+        return sorted({*self.flags, *self.attributes, *self.instances})
+
+    def values(self, feature: str) -> Mapping[str, str]:
+        """The values of its attributes."""
+        return self.attributes.get(feature, {})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureFacts:
-    """All facts. ``kernel`` is the release (``uname -r``), ``os_release`` has the file's keys, ``modules`` are the
-    loaded ones, ``kernel_options`` the enabled options of the kernel's build.
-    """
-
-    pci: tuple[PciFunction, ...] = ()
-    kernel: str = ""
-    kernel_options: frozenset[str] = frozenset()
-    selinux: bool = False
-    os_release: Mapping[str, str] = field(default_factory=dict)
-    cpu: CpuFacts = CpuFacts()
-    modules: frozenset[str] = frozenset()
-    numa_nodes: int = 0
-    swap: bool = False
-    solid_state: bool = False
-    """Whether any block device is non-rotational."""
-    sriov_capable: bool = False
-    sriov_configured: bool = False
-    """Whether any network device has virtual functions; the field above is whether any can have them."""
+def merged(sets: Iterable[FeatureSet]) -> FeatureSet:
+    """Several programs' or sources' features of one node: later values win, instances add up."""
+    flags: dict[str, frozenset[str]] = {}
+    attributes: dict[str, dict[str, str]] = {}
+    instances: dict[str, tuple[Mapping[str, str], ...]] = {}
+    for one in sets:
+        for name, names in one.flags.items():
+            flags[name] = flags.get(name, frozenset()) | names
+        for name, values in one.attributes.items():
+            attributes.setdefault(name, {}).update(values)
+        for name, found in one.instances.items():
+            instances[name] = (*instances.get(name, ()), *found)
+    return FeatureSet(flags=flags, attributes=attributes, instances=instances)

@@ -1,105 +1,151 @@
-"""Turns facts into a node's feature labels. Pure.
+"""Turns a node's features into its labels. Pure.
 
 Names and defaults are node feature discovery's, so that selectors written for it keep working. PCI devices get both
-forms that are in use: ``pci-<class>_<vendor>`` (its own default) and ``pci-<vendor>`` (the GPU operator's chart). Every
-value is legal; a label whose source could not be read is left out.
+forms that are in use: ``pci-<class>_<vendor>`` (its own default) and ``pci-<vendor>`` (the GPU operator's chart),
+unless the settings name one. Every value is legal; a label whose source could not be read is left out.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
-from kgpu.discovery.features.cpu import cpuid_names, vendor_name
-from kgpu.discovery.features.model import FeatureFacts
+from kgpu.discovery.features.model import FeatureSet
+from kgpu.discovery.features.worker_settings import WorkerSettings
 from kgpu.formats.names import NFD_PREFIX
 
-# Prefixes of the PCI classes that are labelled: display controllers, co-processors and accelerators (the default), and
-# network controllers (the GPU operator's chart).
-PCI_CLASSES: Final = ("02", "03", "0b40", "12")
-OS_KEYS: Final = ("ID", "VERSION_ID", "OSTREE_VERSION", "RHEL_VERSION")
-KERNEL_OPTIONS: Final = ("NO_HZ", "NO_HZ_IDLE", "NO_HZ_FULL", "PREEMPT")
+OS_KEYS: Final = ("ID", "VERSION_ID", "VERSION_ID.major", "VERSION_ID.minor", "OSTREE_VERSION", "RHEL_VERSION")
 MELLANOX: Final = "15b3"
 RDMA_MODULES: Final = frozenset({"ib_uverbs", "rdma_ucm"})
-MAX_VALUE: Final = 63
+# In the order in which they stand in a label, whatever the order of the settings.
+PCI_ORDER: Final = ("class", "vendor", "device", "subsystem_vendor", "subsystem_device")
+USB_ORDER: Final = ("class", "vendor", "device", "serial")
+_BOTH: Final = (("class", "vendor"), ("vendor",))
+_FEATURE_ONLY: Final = frozenset({"sgx.epc", "tdx.total_keys", "sev.asids", "sev.encrypted_state_ids"})
 
 _LEGAL_VALUE: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 _LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-_KERNEL: Final = re.compile(r"(?P<major>\d+)(\.(?P<minor>\d+))?(\.(?P<revision>\d+))?")
-_VERSION: Final = re.compile(r"(?P<major>[^.]+)(\.(?P<minor>[^.]+))?")
 _TRUE: Final = "true"
+Rows: TypeAlias = "Iterator[tuple[str, str]]"
 
 
-def plan(facts: FeatureFacts) -> dict[str, str]:
-    """The labels, sorted by key, with their prefix."""
-    labels = {name: value for rows in SOURCES for name, value in rows(facts)}
-    return {
-        NFD_PREFIX + name: value
-        for name, value in sorted(labels.items())
-        if _LEGAL_NAME.fullmatch(name) and _LEGAL_VALUE.fullmatch(value)
+def plan(features: FeatureSet, settings: WorkerSettings | None = None) -> dict[str, str]:
+    """The labels of all sources but feature files and rules, sorted by key, with their prefix."""
+    chosen = settings or WorkerSettings()
+    labels = {
+        name: value
+        for source, rows in SOURCES.items()
+        if chosen.labels(source)
+        for name, value in rows(features, chosen)
     }
+    return {NFD_PREFIX + name: value for name, value in sorted(labels.items()) if is_legal(name, value)}
 
 
-def _pci(facts: FeatureFacts) -> Iterator[tuple[str, str]]:
-    for device in facts.pci:
-        if device.pci_class.startswith(PCI_CLASSES):
-            for key in (f"pci-{device.pci_class}_{device.vendor}", f"pci-{device.vendor}"):
+def is_legal(name: str, value: str) -> bool:
+    """Whether a label's name without its domain, and its value, are what an API server takes."""
+    return bool(_LEGAL_NAME.fullmatch(name) and _LEGAL_VALUE.fullmatch(value))
+
+
+def _pci(features: FeatureSet, settings: WorkerSettings) -> Rows:
+    wanted = _ordered(settings.pci_fields, PCI_ORDER)
+    forms = (wanted,) if wanted else _BOTH
+    for device in features.instances.get("pci.device", ()):
+        if device.get("class", "").startswith(settings.pci_classes):
+            for form in forms:
+                key = f"pci-{'_'.join(device.get(field, '') for field in form)}"
                 yield f"{key}.present", _TRUE
-                if device.sriov:
+                if _number(device.get("sriov_totalvfs", "")) > 0:
                     yield f"{key}.sriov.capable", _TRUE
 
 
-def _rdma(facts: FeatureFacts) -> Iterator[tuple[str, str]]:
-    if any(device.vendor == MELLANOX for device in facts.pci):
+def _usb(features: FeatureSet, settings: WorkerSettings) -> Rows:
+    form = _ordered(settings.usb_fields, USB_ORDER) or USB_ORDER[:3]
+    for device in features.instances.get("usb.device", ()):
+        if device.get("class", "") in settings.usb_classes:
+            yield f"usb-{'_'.join(device.get(field, '') for field in form)}.present", _TRUE
+
+
+def _ordered(fields: tuple[str, ...] | None, order: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(field for field in order if field in (fields or ()))
+
+
+def _rdma(features: FeatureSet, _settings: WorkerSettings) -> Rows:
+    """The two rules that node feature discovery has built in."""
+    if any(device.get("vendor") == MELLANOX for device in features.instances.get("pci.device", ())):
         yield "rdma.capable", _TRUE
-    if facts.modules >= RDMA_MODULES:
+    if features.flags.get("kernel.loadedmodule", frozenset()) >= RDMA_MODULES:
         yield "rdma.available", _TRUE
 
 
-def _kernel(facts: FeatureFacts) -> Iterator[tuple[str, str]]:
-    full = re.sub(r"[^A-Za-z0-9_.-]", "_", facts.kernel)[:MAX_VALUE].strip("-_.")
-    if full:
-        yield "kernel-version.full", full
-    numbers = _KERNEL.match(facts.kernel)
-    if numbers is not None:
-        yield from ((f"kernel-version.{part}", text) for part, text in numbers.groupdict().items() if text)
-    if facts.selinux:
+def _kernel(features: FeatureSet, settings: WorkerSettings) -> Rows:
+    yield from _each(features, "kernel.version", "kernel-version")
+    if features.values("kernel.selinux").get("enabled") == _TRUE:
         yield "kernel-selinux.enabled", _TRUE
-    yield from ((f"kernel-config.{name}", _TRUE) for name in KERNEL_OPTIONS if name in facts.kernel_options)
+    config = features.values("kernel.config")
+    yield from ((f"kernel-config.{name}", _TRUE) for name in settings.kernel_options if config.get(name) in {"y", "m"})
 
 
-def _system(facts: FeatureFacts) -> Iterator[tuple[str, str]]:
-    for key in OS_KEYS:
-        if facts.os_release.get(key):
-            yield f"system-os_release.{key}", facts.os_release[key]
-    version = _VERSION.match(facts.os_release.get("VERSION_ID", ""))
-    if version is not None:
-        parts = ((part, text) for part, text in version.groupdict().items() if text)
-        yield from ((f"system-os_release.VERSION_ID.{part}", text) for part, text in parts)
+def _system(features: FeatureSet, _settings: WorkerSettings) -> Rows:
+    release = features.values("system.osrelease")
+    yield from ((f"system-os_release.{key}", release[key]) for key in OS_KEYS if release.get(key))
 
 
-def _cpu(facts: FeatureFacts) -> Iterator[tuple[str, str]]:
-    cpu = facts.cpu
-    model = {"vendor_id": vendor_name(cpu.vendor), "family": cpu.family, "id": cpu.model}
-    yield from ((f"cpu-model.{part}", text) for part, text in model.items() if text)
-    yield from ((f"cpu-cpuid.{name}", _TRUE) for name in sorted(cpuid_names(cpu.flags)))
-    yield from ((f"cpu-pstate.{part}", text) for part, text in cpu.pstate.items())
-    switches = {"cpu-hardware_multithreading": cpu.multithreading, "cpu-cstate.enabled": cpu.cstate}
-    yield from ((name, str(value).lower()) for name, value in switches.items() if value is not None)
+def _cpu(features: FeatureSet, settings: WorkerSettings) -> Rows:
+    for feature, prefix in (
+        ("cpu.model", "cpu-model"), ("cpu.pstate", "cpu-pstate"), ("cpu.cstate", "cpu-cstate"),
+        ("cpu.sst", "cpu-power.sst"), ("cpu.coprocessor", "cpu-coprocessor"),
+    ):  # fmt: skip
+        joined = "_" if feature == "cpu.sst" else "."
+        yield from ((f"{prefix}{joined}{key}", value) for key, value in features.values(feature).items())
+    for name in sorted(features.flags.get("cpu.cpuid", ())):
+        if name in settings.cpuid_allowed or (not settings.cpuid_allowed and name not in settings.cpuid_denied):
+            yield f"cpu-cpuid.{name}", _TRUE
+    threads = features.values("cpu.topology").get("hardware_multithreading")
+    if threads:
+        yield "cpu-hardware_multithreading", threads
+    security = features.values("cpu.security")
+    yield from ((f"cpu-security.{key}", value) for key, value in security.items() if key not in _FEATURE_ONLY)
 
 
-def _flags(facts: FeatureFacts) -> Iterator[tuple[str, str]]:
-    switches: Mapping[str, bool] = {
-        "memory-numa": facts.numa_nodes > 1,
-        "memory-swap": facts.swap,
-        "storage-nonrotationaldisk": facts.solid_state,
-        "network-sriov.capable": facts.sriov_capable,
-        "network-sriov.configured": facts.sriov_configured,
-    }
-    yield from ((name, _TRUE) for name, value in switches.items() if value)
+def _memory(features: FeatureSet, _settings: WorkerSettings) -> Rows:
+    if features.values("memory.numa").get("is_numa") == _TRUE:
+        yield "memory-numa", _TRUE
+    if features.values("memory.swap").get("enabled") == _TRUE:
+        yield "memory-swap", _TRUE
+    kept = features.instances.get("memory.nv", ())
+    if kept:
+        yield "memory-nv.present", _TRUE
+    if any(one.get("devtype") == "nd_dax" for one in kept):
+        yield "memory-nv.dax", _TRUE
 
 
-SOURCES: Final[tuple[Callable[[FeatureFacts], Iterator[tuple[str, str]]], ...]] = (
-    _pci, _rdma, _kernel, _system, _cpu, _flags,
-)  # fmt: skip
+def _storage(features: FeatureSet, _settings: WorkerSettings) -> Rows:
+    if any(disk.get("rotational") == "0" for disk in features.instances.get("storage.block", ())):
+        yield "storage-nonrotationaldisk", _TRUE
+
+
+def _network(features: FeatureSet, _settings: WorkerSettings) -> Rows:
+    devices = features.instances.get("network.device", ())
+    for key, field in (("capable", "sriov_totalvfs"), ("configured", "sriov_numvfs")):
+        if any(_number(device.get(field, "")) > 0 for device in devices):
+            yield f"network-sriov.{key}", _TRUE
+
+
+def _fake(features: FeatureSet, _settings: WorkerSettings) -> Rows:
+    if features.has("fake.flag"):
+        yield from ((f"fake-fakefeature{number}", _TRUE) for number in (1, 2, 3))
+
+
+def _each(features: FeatureSet, feature: str, prefix: str) -> Rows:
+    return ((f"{prefix}.{key}", value) for key, value in features.values(feature).items())
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+SOURCES: Final[Mapping[str, Callable[[FeatureSet, WorkerSettings], Rows]]] = {
+    "pci": _pci, "usb": _usb, "custom": _rdma, "kernel": _kernel, "system": _system, "cpu": _cpu, "memory": _memory,
+    "storage": _storage, "network": _network, "fake": _fake,
+}  # fmt: skip

@@ -1,9 +1,9 @@
 """The loop that keeps a node's own feature labels up to date, over injected ports.
 
-Promises: facts are read every minute, as soon as PCI devices come or go, and as soon as one of kgpu's labels is gone
-from the Node. Beside another node feature discovery it adds no label, and each of its own stays until the other one has
-published the same key. Labels that a removed discovery has left are taken over only if the administrator says so. A
-failure removes no published label and is retried.
+Promises: the node is read every minute, soon after PCI devices, feature files, rules or the config have changed, and as
+soon as one of kgpu's labels is gone from the Node. Beside another node feature discovery it adds no label, and each of
+its own stays until the other one has published the same key. Labels that a removed discovery has left are taken over
+only if the administrator says so. A failure removes no published label and is retried.
 """
 
 from __future__ import annotations
@@ -15,22 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kgpu.base.advice import AdviceSink
+from kgpu.base.advice import Advice, AdviceSink
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import UserError
 from kgpu.base.service import Complaint, StateSink, ignore_state
 from kgpu.base.threads import beside
 from kgpu.base.waits import first_of
-from kgpu.discovery.features.model import FeatureFacts
-from kgpu.discovery.features.plan import plan
 from kgpu.discovery.features.publish import FeaturesPublisher, SeenFeatures
-from kgpu.discovery.features.sources import pci_names, read_facts
+from kgpu.discovery.features.sources import ReadNode, changes, read_node
 
 log = logging.getLogger(__name__)
 
 INTERVAL: Final = 60.0  # seconds between readings without a cause, as in node feature discovery
-LOOK: Final = 5.0  # seconds between checks which PCI devices exist
+LOOK: Final = 5.0  # seconds between checks which PCI devices and files exist
 SPREAD: Final = 0.2  # random share of the interval, so that a fleet does not call the API server at the same moment
 OTHER: Final = "node feature discovery"
 _RETRY: Final = BackoffPolicy(first=1.0, cap=60.0)
@@ -56,20 +54,35 @@ class FeaturesContext:
     interval: float = INTERVAL
     clock: Clock = field(default_factory=SystemClock)
     on_state: StateSink = ignore_state
-    facts: Callable[[Sequence[Path]], FeatureFacts] = read_facts
-    devices: Callable[[Sequence[Path]], frozenset[str]] = pci_names
+    read: Callable[[Sequence[Path]], ReadNode] = read_node
+    devices: Callable[[Sequence[Path]], frozenset[str]] = changes
     uniform: Callable[[], float] = random.random
     lost: Callable[[Mapping[str, str]], Awaitable[None]] | None = None
+
+
+@dataclass(slots=True)
+class _ToldNotes:
+    """What can't be used of the node's files, told when it changes."""
+
+    report: AdviceSink
+    told: frozenset[str] = frozenset()
+
+    def tell(self, notes: Sequence[UserError]) -> None:
+        for note in notes:
+            if note.one_line() not in self.told:
+                self.report(Advice.from_error(note, subject="features", reason="FeatureFileUnusable"))
+        self.told = frozenset(note.one_line() for note in notes)
 
 
 async def run(ctx: FeaturesContext) -> None:
     """Keep the labels up to date until cancelled. Only a defect ends it with an exception."""
     backoff, restoring = Backoff(_RETRY), Backoff(_RESTORE)
     complaint = Complaint(ctx.report, subject="features", reason="PublishFailed")
+    notes = _ToldNotes(ctx.report)
     while True:
         devices = ctx.devices(ctx.roots)
         try:
-            labels, summary = await _once(ctx)
+            labels, summary = await _once(ctx, notes)
         except UserError as error:
             ctx.on_state(False, error)
             complaint.of(error)
@@ -90,13 +103,15 @@ async def withdraw(publisher: FeaturesPublisher) -> None:
         await publisher.publish({})
 
 
-async def _once(ctx: FeaturesContext) -> tuple[Mapping[str, str], str]:
+async def _once(ctx: FeaturesContext, notes: _ToldNotes) -> tuple[Mapping[str, str], str]:
     """Read and publish; returns kgpu's labels and a summary for the role's state."""
     seen = await ctx.publisher.look()
     if ctx.take_over:
         seen = SeenFeatures(mine=seen.mine, others=seen.others - seen.discovered)
     # In a thread: files of a broken PCI function can take seconds, and this event loop also serves others.
-    wanted = plan(await beside(ctx.facts, ctx.roots))
+    read = await beside(ctx.read, ctx.roots)
+    notes.tell(read.notes)
+    wanted = read.labels
     kept = {key: value for key, value in wanted.items() if key not in seen.others}
     other = seen.discovery or (OTHER if ctx.foreign else "")
     if other:

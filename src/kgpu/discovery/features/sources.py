@@ -1,203 +1,193 @@
-"""Reads the facts from /sys, /proc and os-release below a root. What can't be read is left out.
+"""Reads a node: its features from every source that is asked for, and the labels that come of them.
 
-With several roots, PCI devices are read from each that has its own PCI bus (the host's, and that of a simulated driver
-root); everything else comes from the first. A container with only parts of the host's root has no ``/proc`` there, and
-uses its own, which is the same kernel's.
+Promises: nothing on the node makes it fail but a PCI bus that may not be entered; a config, feature file or rule that
+can't be used is told of, and all else counts. Rules that the worker's config or the folder ``custom.d`` brings are
+carried out here, on this node's features.
 """
 
 from __future__ import annotations
 
-import gzip
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from kgpu.base.errors import HostError
-from kgpu.discovery.features.model import CpuFacts, FeatureFacts, PciFunction
-from kgpu.formats.os_release import parse_os_release
-from kgpu.host import pci
+from kgpu.base.errors import HostError, UserError
+from kgpu.discovery.features.cpu_source import cpu_features
+from kgpu.discovery.features.device_sources import (
+    network_features,
+    pci_features,
+    pci_names,
+    storage_features,
+    usb_features,
+)
+from kgpu.discovery.features.host_tree import HostTree, folders
+from kgpu.discovery.features.kernel_source import kernel_features
+from kgpu.discovery.features.local_source import now as present
+from kgpu.discovery.features.local_source import read_feature_files, signature
+from kgpu.discovery.features.model import FeatureSet, merged
+from kgpu.discovery.features.plan import is_legal, plan
+from kgpu.discovery.features.system_sources import fake_features, memory_features, system_features
+from kgpu.discovery.features.worker_settings import FILE, MAX_FILE, WorkerSettings
+from kgpu.formats.names import NFD_FOLDER, NFD_PREFIX
+from kgpu.host.bounded import read_regular
 
-MAX_TEXT: Final = 1 << 20
-_CPUS: Final = "sys/devices/system/cpu"
-_OS_RELEASE: Final = ("etc/os-release", "usr/lib/os-release")
-_KERNEL_CONFIGS: Final = (
-    "usr/lib/modules/{0}/config", "usr/lib/ostree-boot/config-{0}", "boot/config-{0}",
-)  # fmt: skip
-_MAX_LINKS: Final = 8
-
-
-def read_facts(roots: Sequence[Path]) -> FeatureFacts:
-    """Read all facts, which takes tens of milliseconds. Raises HostError for a PCI bus that may not be entered."""
-    root = roots[0]
-    proc = proc_of(root)
-    kernel = text(proc / "sys/kernel/osrelease")
-    network = list(_folders(root / "sys/class/net"))
-    return FeatureFacts(
-        pci=tuple(device for folder in _pci_folders(roots) for device in _pci(folder)),
-        kernel=kernel,
-        kernel_options=_kernel_options(root, proc, kernel),
-        selinux=text(root / "sys/fs/selinux/enforce").startswith("1"),
-        os_release=_os_release(root),
-        cpu=_cpu(root, proc),
-        modules=frozenset(line.split(" ", 1)[0] for line in text(proc / "modules").splitlines()),
-        numa_nodes=_count(text(root / "sys/devices/system/node/online")),
-        swap=len(text(proc / "swaps").splitlines()) > 1,
-        solid_state=any(text(disk / "queue/rotational") == "0" for disk in _folders(root / "sys/block")),
-        sriov_capable=any(_number(folder / "device/sriov_totalvfs") > 0 for folder in network),
-        sriov_configured=any(_number(folder / "device/sriov_numvfs") > 0 for folder in network),
-    )
+CUSTOM: Final = f"{NFD_FOLDER}/custom.d".lstrip("/")
+MAX_CUSTOM: Final = 64
+MAX_LABELS: Final = 500
+"""Of feature files, and of a node's rules."""
+_HOST: Final[Mapping[str, Callable[[HostTree], FeatureSet]]] = {
+    "cpu": cpu_features, "usb": usb_features, "storage": storage_features, "network": network_features,
+    "memory": memory_features,
+}  # fmt: skip
 
 
-def proc_of(root: Path) -> Path:
-    """The folder of the kernel's files: below the root, or this process's own for a root with sysfs but
-    without /proc.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadNode:
+    """What a node has, the labels that it is to have, and what could not be used."""
+
+    features: FeatureSet = FeatureSet()  # noqa: RUF009 - it is frozen
+    labels: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[UserError, ...] = ()
+
+
+def read_node(
+    roots: Sequence[Path], *, node_name: str = "", config: Path | None = None, now: datetime | None = None
+) -> ReadNode:
+    """Read all, which takes tens of milliseconds. ``config`` is another config file than the host's own.
+
+    With several roots, PCI devices are read from each that has its own PCI bus (the host's, and that of a simulated
+    driver root); everything else comes from the first. Raises HostError for a PCI bus that may not be entered.
     """
-    below = root / "proc"
-    return below if below.exists() or not (root / "sys/devices").is_dir() else Path("/proc")
+    host = HostTree(roots[0])
+    settings, notes = read_settings(host, config)
+    found = [reader(host) for source, reader in _HOST.items() if settings.finds(source)]
+    if settings.finds("pci"):
+        found.append(pci_features(roots))
+    if settings.finds("kernel"):
+        found.append(kernel_features(host, settings.kernel_config_file))
+    if settings.finds("system"):
+        found.append(system_features(host, node_name))
+    if settings.finds("fake"):
+        found.append(fake_features())
+    local = read_feature_files(host, now or present()) if settings.finds("local") else None
+    if local is not None:
+        found.append(local.as_features())
+        notes += local.notes
+    features = merged(found)
+    labels = plan(features, settings)
+    rules = _custom_rules(host, settings, notes) if settings.labels("custom") else []
+    if rules:
+        labels |= _limited(_by_rules(rules, features, notes), "rules", notes)
+    if local is not None and settings.labels("local"):
+        own = {key if "/" in key else NFD_PREFIX + key: value for key, value in local.labels.items()}
+        labels |= _limited(own, "feature files", notes)
+    return ReadNode(features=features, labels=_published(labels, settings, notes), notes=tuple(notes))
 
 
-def pci_names(roots: Sequence[Path]) -> frozenset[str]:
-    """The paths of all PCI functions, read cheaply: if they change, the facts are read again."""
+def read_settings(host: HostTree, config: Path | None = None) -> tuple[WorkerSettings, list[UserError]]:
+    """The worker's config, the defaults where there is none. A file that was named has to be there: HostError."""
+    path = config or host.root / FILE
     try:
-        folders = _pci_folders(roots)
-    except HostError:  # reported when the devices are read
+        content, _ = read_regular(path, MAX_FILE, what="a worker's config file")
+    except HostError as error:
+        if config is not None:
+            raise
+        there = not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
+        return WorkerSettings(), [error] if there else []
+    # YAML is read only where there is a config.
+    from kgpu.discovery.features.config import read_worker_config
+
+    settings = read_worker_config(content, str(path))
+    return settings, list(settings.notes)
+
+
+def changes(roots: Sequence[Path]) -> frozenset[str]:
+    """What differs whenever PCI devices, feature files, rules or the config have changed; read cheaply."""
+    host = HostTree(roots[0]) if roots else None
+    if host is None:
         return frozenset()
-    return frozenset(str(device) for folder in folders for device in _folders(folder))
+    watched = [host.root / FILE, *folders(host.root / CUSTOM)[:MAX_CUSTOM]]
+    stamps = {f"{path}:{about.st_mtime_ns}" for path in watched if (about := _stat(path)) is not None}
+    return pci_names(roots) | frozenset(signature(host)) | stamps
 
 
-def text(path: Path) -> str:
-    """The file's text without surrounding white space, "" if it can't be read."""
+def _stat(path: Path) -> Any:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(MAX_TEXT).strip()
-    except (OSError, ValueError):
-        return ""
-
-
-def parse_cpuinfo(content: str) -> dict[str, str]:
-    """The lines of the first processor in ``/proc/cpuinfo``."""
-    first = content.split("\n\n", 1)[0]
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {key.strip(): value.strip() for key, colon, value in pairs if colon}
-
-
-def _pci_folders(roots: Sequence[Path]) -> list[Path]:
-    """The PCI buses under the roots, each once. Raises HostError for one that may not be entered."""
-    by_identity: dict[tuple[int, int], Path] = {}
-    for root in roots:
-        folder = root / pci.DEVICES
-        try:
-            seen = folder.stat()
-        except PermissionError as error:
-            raise HostError(
-                f"{folder} can't be looked at: {error.strerror}",
-                "a folder that user and group of this process may enter, with all above it",
-                "let everybody enter it (chmod o+x), or give hostPaths.driverInstallDir another place",
-            ) from error
-        except OSError:
-            continue
-        by_identity.setdefault((seen.st_dev, seen.st_ino), folder)
-    return list(by_identity.values())
-
-
-def _pci(folder: Path) -> Iterator[PciFunction]:
-    try:
-        found = list(pci.functions(folder))
+        return path.stat()
     except OSError:
-        return
-    for one in found:
-        if len(one.pci_class) >= 4 and len(one.vendor) == 4:
-            sriov = (one.number("sriov_totalvfs") or 0) > 0
-            yield PciFunction(pci_class=one.pci_class[:4], vendor=one.vendor, sriov=sriov)
+        return None
 
 
-def _os_release(root: Path) -> dict[str, str]:
-    return next((parse_os_release(found) for name in _OS_RELEASE if (found := _text_inside(root, name))), {})
+def _custom_rules(host: HostTree, settings: WorkerSettings, notes: list[UserError]) -> list[tuple[str, list[Any]]]:
+    """Lists of rules with the place that they are from: the config's, then those of files."""
+    found: list[tuple[str, list[Any]]] = [("sources.custom", list(settings.custom))] if settings.custom else []
+    for path in folders(host.root / CUSTOM)[:MAX_CUSTOM]:
+        inside = folders(path)[:MAX_CUSTOM] if path.is_dir() else [path]
+        for file in inside:
+            if not file.name.startswith(".") and not path.name.startswith(".") and not file.is_dir():
+                found += _rules_of(file, notes)
+    return found
 
 
-def _text_inside(root: Path, name: str) -> str:
-    """The text of a file below the root; an absolute link refers to the root's own tree."""
-    path = root / name
-    for _ in range(_MAX_LINKS):
-        try:
-            target = os.readlink(path)
-        except OSError:
-            return text(path)
-        path = root / target.lstrip("/") if target.startswith("/") else path.parent / target
-    return ""
+def _rules_of(file: Path, notes: list[UserError]) -> list[tuple[str, list[Any]]]:
+    from kgpu.formats import yaml
 
-
-def _cpu(root: Path, proc: Path) -> CpuFacts:
-    info = parse_cpuinfo(text(proc / "cpuinfo"))
-    pstate = root / _CPUS / "intel_pstate"
-    status = text(pstate / "status")
-    values = {"status": status, "turbo": {"0": "true", "1": "false"}.get(text(pstate / "no_turbo"), "")}
-    if status == "active":
-        governors = {text(folder / "cpufreq/scaling_governor") for folder in _cpu_folders(root)}
-        values["scaling_governor"] = governors.pop() if len(governors) == 1 else ""
-    cstates = text(root / "sys/module/intel_idle/parameters/max_cstate")
-    idle = text(root / _CPUS / "cpuidle/current_driver") == "intel_idle"
-    return CpuFacts(
-        vendor=info.get("vendor_id", "") or info.get("CPU implementer", ""),
-        family=info.get("cpu family", ""),
-        model=info.get("model", ""),
-        flags=frozenset((info.get("flags", "") or info.get("Features", "")).split()),
-        multithreading=_multithreading(root),
-        pstate={} if status in {"", "off"} else {name: value for name, value in values.items() if value},
-        cstate=int(cstates) > 0 if idle and cstates.isdecimal() else None,
-    )
-
-
-def _multithreading(root: Path) -> bool | None:
-    siblings = [text(one / "topology/thread_siblings_list") for one in _cpu_folders(root)]
-    return any(_count(one) > 1 for one in siblings) if any(siblings) else None
-
-
-def _cpu_folders(root: Path) -> list[Path]:
-    return [one for one in _folders(root / _CPUS) if one.name.startswith("cpu") and one.name[3:].isdecimal()]
-
-
-def _kernel_options(root: Path, proc: Path, kernel: str) -> frozenset[str]:
-    """The names of kernel options that are built in or modules."""
-    if not kernel or "/" in kernel:
-        return frozenset()
-    for path in (proc / "config.gz", *(root / name.format(kernel) for name in _KERNEL_CONFIGS)):
-        content = _config_text(path)
-        if content:
-            pairs = (line.removeprefix("CONFIG_").partition("=") for line in content.splitlines())
-            return frozenset(option for option, _, value in pairs if value in {"y", "m"})
-    return frozenset()
-
-
-def _config_text(path: Path) -> str:
-    if path.suffix != ".gz":
-        return text(path)
     try:
-        with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
-            return file.read(MAX_TEXT)
-    except (OSError, EOFError, ValueError):
-        return ""
-
-
-def _folders(folder: Path) -> Iterable[Path]:
-    try:
-        return [folder / name for name in sorted(os.listdir(folder))]
-    except OSError:
+        content, _ = read_regular(file, MAX_FILE, what="a file of rules")
+        value = yaml.load(content, source=str(file))
+    except UserError as error:
+        notes.append(error)
         return []
+    if isinstance(value, list):
+        return [(str(file), value)]
+    notes.append(HostError(f"{file} is no list of rules", "a list", "put a - before each rule"))
+    return []
 
 
-def _number(path: Path) -> int:
-    found = text(path)
-    return int(found) if found.isdecimal() else 0
+def _by_rules(rules: list[tuple[str, list[Any]]], features: FeatureSet, notes: list[UserError]) -> Mapping[str, str]:
+    # The engine is loaded only where there are rules.
+    from kgpu.discovery.rules.local_rules import labels_of
+
+    return labels_of(rules, features, notes)
 
 
-def _count(ranges: str) -> int:
-    """How many numbers a list such as ``0-3,8`` has; 0 for invalid lists."""
-    total = 0
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdecimal() or (last and not last.isdecimal()):
-            return 0
-        total += int(last or first) - int(first) + 1
-    return total
+def _published(labels: Mapping[str, str], settings: WorkerSettings, notes: list[UserError]) -> dict[str, str]:
+    """The labels that are legal and allowed, sorted. Of other domains none: an agent may not give its Node any."""
+    allowed = _filter(settings, notes)
+    own = {key.removeprefix(NFD_PREFIX): value for key, value in sorted(labels.items()) if key.startswith(NFD_PREFIX)}
+    legal = {name: value for name, value in own.items() if is_legal(name, value)}
+    _tell(notes, [key for key in labels if not key.startswith(NFD_PREFIX)], f"labels of {NFD_PREFIX.rstrip('/')} alone",
+          "let the program that left them write them itself")  # fmt: skip
+    _tell(notes, [name for name in own if name not in legal],
+          "at most 63 letters, digits, - _ and . in name and value", "correct them")  # fmt: skip
+    return {NFD_PREFIX + name: value for name, value in legal.items() if allowed(name)}
+
+
+def _tell(notes: list[UserError], keys: list[str], expected: str, remedy: str) -> None:
+    if keys:
+        more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+        notes.append(HostError(f"the label {keys[0][:100]}{more} of a node's own files is not set", expected, remedy))
+
+
+def _limited(labels: Mapping[str, str], whose: str, notes: list[UserError]) -> dict[str, str]:
+    """As many labels as a Node bears: the API server would refuse all of them together."""
+    if len(labels) > MAX_LABELS:
+        notes.append(
+            HostError(f"the node's {whose} give {len(labels)} labels", f"at most {MAX_LABELS}", "leave some out")
+        )
+    return dict(sorted(labels.items())[:MAX_LABELS])
+
+
+def _filter(settings: WorkerSettings, notes: list[UserError]) -> Callable[[str], bool]:
+    if not settings.label_pattern:
+        return lambda _name: True
+    from kgpu.discovery.rules.patterns import PatternError, finds, pattern
+
+    try:
+        pattern(settings.label_pattern)
+    except PatternError as error:
+        notes.append(error)
+        return lambda _name: True
+    return lambda name: finds(settings.label_pattern, name)

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kgpu.discovery.rules.model import NAME, VALUE, Element, FeatureSet, RuleError
+from kgpu.discovery.features.model import FeatureSet
+from kgpu.discovery.rules.model import NAME, VALUE, Element, RuleError
 from kgpu.discovery.rules.operators import DOES_NOT_EXIST, flag_holds, holds
 from kgpu.formats.crd.nodefeatures import FeatureMatcherTerm, MatchExpression
 

@@ -4,11 +4,12 @@ structs of ``formats/crd/nodefeatures``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from kgpu.base.errors import ConfigError, UserError
+from kgpu.discovery.features.model import FeatureSet
 from kgpu.formats.crd.nodefeatures import FeatureRule, NodeFeaturesBlock, RuleTaint
 
 Element: TypeAlias = "dict[str, str]"
@@ -21,26 +22,6 @@ MATCHED: Final = "rule.matched"
 
 class RuleError(ConfigError):
     """A rule can't be carried out: an expression, template or value of it is wrong."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureSet:
-    """What a node has. Keys are names of features, such as ``cpu.cpuid``; one name may be of several types.
-
-    A feature that is there without an element was looked for and found empty; one that is missing was not looked for.
-    """
-
-    flags: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    instances: Mapping[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)
-
-    def has(self, feature: str) -> bool:
-        """Whether it was discovered, whatever its type."""
-        return feature in self.flags or feature in self.attributes or feature in self.instances
-
-    def names(self) -> list[str]:
-        """All features, sorted."""
-        return sorted({*self.flags, *self.attributes, *self.instances})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,18 +93,3 @@ def as_spec(features: FeatureSet) -> dict[str, object]:
         },
     }
     return {kind: found for kind, found in spec.items() if found}
-
-
-def merged(sets: Sequence[FeatureSet]) -> FeatureSet:
-    """Several programs' features of one node: later elements win, instances add up."""
-    flags: dict[str, frozenset[str]] = {}
-    attributes: dict[str, dict[str, str]] = {}
-    instances: dict[str, tuple[Mapping[str, str], ...]] = {}
-    for one in sets:
-        for name, names in one.flags.items():
-            flags[name] = flags.get(name, frozenset()) | names
-        for name, values in one.attributes.items():
-            attributes.setdefault(name, {}).update(values)
-        for name, found in one.instances.items():
-            instances[name] = (*instances.get(name, ()), *found)
-    return FeatureSet(flags=flags, attributes=attributes, instances=instances)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.base.quantity import Quantity, QuantityError
-from kgpu.discovery.rules.model import FeatureSet, RuleError, RulesOutcome
+from kgpu.discovery.features.model import FeatureSet
+from kgpu.discovery.rules.model import RuleError, RulesOutcome
 from kgpu.discovery.rules.patterns import finds
 from kgpu.formats.crd.nodefeatures import RuleTaint
 from kgpu.formats.names import NFD_PREFIX, NFD_PROFILE_DOMAIN

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from kgpu.discovery.features.model import FeatureSet
 from kgpu.discovery.rules.matching import match_terms
 from kgpu.discovery.rules.model import (
     MATCHED,
     Element,
-    FeatureSet,
     MatchOutcome,
     RuleError,
     RuleFailure,
@@ -48,7 +48,7 @@ def plan(sources: Iterable[RuleSource], features: FeatureSet) -> RulesOutcome:
             annotations |= outcome.annotations
             resources |= outcome.extended_resources
             taints += [taint for taint in outcome.taints if taint not in taints]
-            _hand_on(handed_on, outcome)
+            hand_on(handed_on, outcome)
     return RulesOutcome(
         labels=labels,
         annotations=annotations,
@@ -135,7 +135,8 @@ def _by_domain(matched: Mapping[str, list[Element]]) -> dict[str, dict[str, list
     return data
 
 
-def _hand_on(handed_on: dict[str, str], outcome: MatchOutcome) -> None:
+def hand_on(handed_on: dict[str, str], outcome: MatchOutcome) -> None:
+    """Add what later rules see of a rule."""
     for key, value in {**outcome.labels, **outcome.vars}.items():
         if len(handed_on) < MAX_MATCHED or key in handed_on:
             handed_on[key] = value
