@@ -122,46 +122,47 @@ def test_in_each_version_parameters_are_where_the_policy_looks(core: ApiCore, pl
     assert [rule["apiVersions"] for rule in policy["spec"]["matchConstraints"]["resourceRules"]] == [["*"]]
 
 
-@pytest.mark.parametrize(
-    ("parameters", "words"),
-    [
-        ({}, ".apiVersion: unknown version this value; expected resource.nvidia.com/v1beta1; to do: correct apiVersion"),
-        (of("GpuConfg"), ".kind: unknown kind GpuConfg; expected GpuConfig or MigDeviceConfig; to do: correct kind"),
-        (
-            of("VfioDeviceConfig"),
-            (".kind: unknown kind VfioDeviceConfig; expected GpuConfig or MigDeviceConfig; to do: GPUs for virtual "
-             "machines are out of kgpu's scope"),
-        ),
-        (
-            of(shraing={}),
-            ': unknown field "shraing"; expected apiVersion, kind, sharing; to do: correct the parameters',
-        ),
-        (
-            of("MigDeviceConfig", sharing=SLICED | {"timeSlicingConfig": {}}),
-            '.sharing: unknown field "timeSlicingConfig"; expected strategy, mpsConfig; to do: correct sharing',
-        ),
-        (
-            of(sharing=SLICED | {"mpsConfig": {}}),
-            (".sharing.mpsConfig: it has no effect with the strategy TimeSlicing; expected one kind of sharing; to do: "
-             "correct sharing.mpsConfig"),
-        ),
-        (
-            of(sharing=SHARED | {"mpsConfig": {"defaultActiveThreadPercentage": 101}}),
-            (".sharing.mpsConfig.defaultActiveThreadPercentage: 101 is no percentage of threads that a client can run "
-             "with; expected 1 to 100; to do: correct sharing.mpsConfig.defaultActiveThreadPercentage"),
-        ),
-        (
-            of(sharing=SHARED | {"mpsConfig": {"defaultPerDevicePinnedMemoryLimit": {"0": "2Gi", "1": "1023Ki"}}}),
-            (".sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit: 1: its value is no limit of memory; expected a "
-             "quantity of 1Mi at least; to do: correct sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit"),
-        ),
-        (
-            of(sharing={"strategy": "two\nlines"}),
-            (".sharing.strategy: unknown strategy that can not be shown; expected TimeSlicing or MPS; to do: correct "
-             "sharing.strategy"),
-        ),
-    ],
-)  # fmt: skip
+WRONG_AND_WORDS: list[tuple[Object, str]] = [
+    ({}, ".apiVersion: unknown version this value; expected resource.nvidia.com/v1beta1; to do: correct apiVersion"),
+    (of("GpuConfg"), ".kind: unknown kind GpuConfg; expected GpuConfig or MigDeviceConfig; to do: correct kind"),
+    (
+        of("VfioDeviceConfig"),
+        (".kind: unknown kind VfioDeviceConfig; expected GpuConfig or MigDeviceConfig; to do: GPUs for virtual "
+         "machines are out of kgpu's scope"),
+    ),
+    (
+        of(shraing={}),
+        ': unknown field "shraing"; expected apiVersion, kind, sharing; to do: correct the parameters',
+    ),
+    (
+        of("MigDeviceConfig", sharing=SLICED | {"timeSlicingConfig": {}}),
+        '.sharing: unknown field "timeSlicingConfig"; expected strategy, mpsConfig; to do: correct sharing',
+    ),
+    (
+        of(sharing=SLICED | {"mpsConfig": {}}),
+        (".sharing.mpsConfig: it has no effect with the strategy TimeSlicing; expected one kind of sharing; to do: "
+         "correct sharing.mpsConfig"),
+    ),
+    (
+        of(sharing=SHARED | {"mpsConfig": {"defaultActiveThreadPercentage": 101}}),
+        (".sharing.mpsConfig.defaultActiveThreadPercentage: 101 is no percentage of threads that a client can run "
+         "with; expected 1 to 100; to do: correct sharing.mpsConfig.defaultActiveThreadPercentage"),
+    ),
+    (
+        of(sharing=SHARED | {"mpsConfig": {"defaultPerDevicePinnedMemoryLimit": {"0": "2Gi", "1": "1023Ki"}}}),
+        (".sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit: 1: its value is no limit of memory; expected a "
+         "quantity of 1Mi at least; to do: correct sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit"),
+    ),
+    (
+        of(sharing={"strategy": "two\nlines"}),
+        (".sharing.strategy: unknown strategy that can not be shown; expected TimeSlicing or MPS; to do: correct "
+         "sharing.strategy"),
+    ),
+]  # fmt: skip
+"""Parameters that are wrong, and what is said after where they stand; a real API server says it, too."""
+
+
+@pytest.mark.parametrize(("parameters", "words"), WRONG_AND_WORDS)
 def test_what_is_wrong_is_told_in_three_parts(core: ApiCore, parameters: Object, words: str) -> None:
     assert said(core, "resourceclaims", claim(parameters)).endswith(told("spec.devices.config[0]", words))
 

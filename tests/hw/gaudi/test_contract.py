@@ -141,7 +141,9 @@ async def test_links_are_nearer_on_one_numa_node(node) -> None:
         assert link.level is (TopologyLevel.NODE if same else TopologyLevel.SYSTEM)
 
 
-@pytest.mark.parametrize(("profile", "name", "mib"), [("gaudi2", "Intel Gaudi 2", 98304), ("gaudi3", "Intel Gaudi 3", 131072)])
+@pytest.mark.parametrize(
+    ("profile", "name", "mib"), [("gaudi2", "Intel Gaudi 2", 98304), ("gaudi3", "Intel Gaudi 3", 131072)]
+)
 async def test_every_model_is_read_whole(sim_root, profile: str, name: str, mib: int) -> None:
     reader = GaudiReader(driver_root=sim_root(profile))
     inventory = await reader.inventory()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import yaml
 
 from kgpu.formats import names
 from kgpu.hw.simulator import mig
+from tests.charts.test_claim_parameters import WRONG_AND_WORDS, claim, device_class, of, template
 from tests.operator.real.conftest import CHART, NAMESPACE, Object, Site
 from tests.operator.real.picture import difference, take
 
@@ -65,6 +67,21 @@ def kept(site: Site) -> str:
     return manifest
 
 
+def wrong_parameters_are_refused(site: Site) -> None:
+    """In the words that the embedded API server has for it, and those that are right are taken."""
+    for make, kind in ((claim, "ResourceClaim"), (template, "ResourceClaimTemplate"), (device_class, "DeviceClass")):
+        assert "created (server dry run)" in written(site, kind, make(of(sharing={"strategy": "MPS"})))
+    for parameters, words in WRONG_AND_WORDS:
+        assert words in written(site, "ResourceClaim", claim(parameters))
+
+
+def written(site: Site, kind: str, obj: Object) -> str:
+    """What the API server says to this object."""
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, **obj}
+    done = site.lab.kubectl_run("create", "--dry-run=server", "-f", "-", stdin=json.dumps(body))
+    return done.stdout + done.stderr
+
+
 @pytest.fixture(params=["agent", "operands"])
 def installed(site: Site, request: pytest.FixtureRequest) -> Iterator[Site]:
     """kgpu in this layout, with the DRA driver allowed."""
@@ -100,12 +117,14 @@ def test_a_node_goes_to_claims_and_back_and_the_pages_pods_run(installed: Site) 
 
 def test_a_pod_gets_the_share_that_its_claim_says(site: Site) -> None:
     """From a driver in a pod of its own, which makes the daemon's shared memory where the claim's containers get it."""
-    site.have("operands", "dra.enabled=true", "dra.featureGates.MPSSupport=true")
+    gates = [f"dra.featureGates.{gate}=true" for gate in ("MPSSupport", "TimeSlicingSettings")]
+    site.have("operands", "dra.enabled=true", "dra.webhook.failurePolicy=Fail", *gates)
+    wrong_parameters_are_refused(site)
     site.lab.kubectl("label", "node", site.node, f"{LABEL}=dra")
-    claim, pod = yaml.safe_load_all(manifests(PAGE)["by-share"])
+    shared, pod = yaml.safe_load_all(manifests(PAGE)["by-share"])
     (container,) = pod["spec"]["containers"]
     container |= {"image": "kgpu.dev/cuda-sample:vectoradd", "command": ["./vectoradd", "--memory"]}
-    manifest = yaml.safe_dump_all((claim, pod))
+    manifest = yaml.safe_dump_all((shared, pod))
     try:
         site.until(lambda: devices(site) == 8, "eight devices")
         site.lab.kubectl("apply", "-f", "-", stdin=manifest)
