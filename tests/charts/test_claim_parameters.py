@@ -22,6 +22,7 @@ from kgpu.lab.embedded.status import ApiError
 from tests.budget import tries
 from tests.charts.conftest import Chart, chart_in
 from tests.charts.test_admission import CLAIMS, KIND, KUBERNETES, SERVED
+from tests.doctor.test_consequences import report
 from tests.lab.embedded.support import ADMIN, CALL, kind, make_core
 
 Object = dict[str, Any]
@@ -306,3 +307,16 @@ def test_what_only_a_server_would_need_is_refused(chart: Chart, one: str, words:
     made = chart(CLAIMS, one)
     assert made.code != 0
     assert words in made.error
+
+
+def test_the_doctor_knows_what_is_refused_of_a_template(core: ApiCore) -> None:
+    """One that was written before the policy: its claims are refused, which is in an Event of the pod."""
+    words = said(core, "resourceclaims", claim(of("GpuConfg")))
+    pod = {"kind": "Pod", "namespace": "ml", "name": "train"}
+    event = {
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "ml"}, "type": "Warning",
+        "reason": "FailedResourceClaimCreation", "involvedObject": pod,
+        "message": f"PodResourceClaim gpu: failed to create ResourceClaim: {words}",
+    }  # fmt: skip
+    found = report(event, bases=("dra",))
+    assert [one.id for one in found.findings] == ["DRA-21"]

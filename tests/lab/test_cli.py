@@ -52,6 +52,8 @@ def test_kubectl_without_a_lab(capsys: pytest.CaptureFixture[str]) -> None:
         (["up", "--profile", "hgx-h10"], 'no profile is named "hgx-h10"'),
         (["up", "--real", "--no-node"], "--no-node with --real"),
         (["up", "--real", "--data", "d"], "--data with --real"),
+        (["up", "--real", "--feature-gates", "DRADeviceTaintRules=true"], "--feature-gates with --real"),
+        (["up", "--feature-gates", "Other=true"], "Other=true"),
         (["up", "--real", "--name", "Bad Name"], "can't be a lab's name"),
         (["up", "--real", "--gpus", "65"], "65"),
         (["up", "--real", "--profil", "t4"], "--profil"),

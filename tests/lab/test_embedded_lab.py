@@ -57,10 +57,38 @@ def test_up_again_changes_nothing(made: EmbeddedLab) -> None:
     assert find.find("made", made.folder).about.url == made.url
 
 
+def test_gates_are_kept_and_what_they_serve_is_had_by_kubectl(kubectl: str, tmp_path: Path) -> None:
+    del kubectl
+    gates = "DRADeviceTaintRules=true"
+    lab = EmbeddedLab("gated", tmp_path / "lab", QuietProgress(), gates=gates)
+    try:
+        lab.up()
+        spec = {"deviceSelector": {"driver": "d.example.com"}, "taint": {"key": "a/b", "effect": "NoSchedule"}}
+        rule = {
+            "apiVersion": "resource.k8s.io/v1alpha3",
+            "kind": "DeviceTaintRule",
+            "metadata": {"name": "r"},
+            "spec": spec,
+        }
+        done = lab.kubectl_run("apply", "-f", "-", stdin=json.dumps(rule))
+        assert done.returncode == 0, done.stderr
+        again = EmbeddedLab("gated", tmp_path / "lab", QuietProgress())
+        kill_server(lab)
+        again.up()
+        assert again.state.gates == gates
+        done = again.kubectl_run("get", "devicetaintrules")
+        assert done.returncode == 0, done.stderr
+        assert again.about.up_words[-2:] == ("--feature-gates", gates)
+    finally:
+        lab.down()
+
+
 def test_up_with_other_settings_is_refused(made: EmbeddedLab) -> None:
     other = EmbeddedLab("made", made.folder, QuietProgress(), first=FirstNode(profile="l4"))
     with pytest.raises(LabError, match="already up with other settings"):
         other.up()
+    with pytest.raises(LabError, match="already up with other settings"):
+        EmbeddedLab("made", made.folder, QuietProgress(), gates="DRADeviceTaintRules=true").up()
     assert made.running
 
 

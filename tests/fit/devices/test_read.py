@@ -35,6 +35,40 @@ def fields(value: Any) -> Any:
     return dataclasses.asdict(value)
 
 
+def rule_of(selector: Any, name: str = "r") -> Json:
+    taint = {"key": "ruled", "value": name, "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
+    return {
+        "metadata": {"name": name},
+        "spec": {"taint": taint} | ({} if selector is None else {"deviceSelector": selector}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("selector", "devices"),
+    [
+        ({}, "ab"),
+        ({"driver": "d"}, "ab"),
+        ({"driver": "e"}, ""),
+        ({"pool": "p", "device": "b"}, "b"),
+        ({"driver": "d", "pool": "q"}, ""),
+        ({"device": "c"}, ""),
+        (None, "ab"),  # the scheduler's weak spot
+        ("hostile", "ab"),
+    ],
+)
+def test_rules_taint_the_devices_that_they_select_behind_their_own_taints(selector: Any, devices: str) -> None:
+    piece = read.device_slice(slice_of({"name": "a", **DETAILS}, {"name": "b"}))
+    rule = read.taint_rule(rule_of(selector))
+    assert piece is not None
+    assert rule is not None
+    assert rule.selects == isinstance(selector, dict)
+    found = read.tainted(piece, [rule])
+    for before, device in zip(piece.devices, found.devices, strict=True):
+        ruled = (rule.taint,) if device.name in devices else ()
+        assert device.taints == (*before.taints, *ruled)
+    assert read.taint_rule({"spec": {}}) is None
+
+
 def test_a_device_reads_the_same_in_all_versions() -> None:
     newest = read.device_slice(slice_of({"name": "a", **DETAILS}, nodeName="node-1"))
     oldest = read.device_slice(slice_of({"name": "a", "basic": DETAILS}, nodeName="node-1"))

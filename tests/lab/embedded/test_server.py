@@ -117,5 +117,5 @@ def test_damaged_data_is_told_and_left_alone(tmp_path: Path, damage: str) -> Non
 
 
 def test_wrong_arguments_are_told(tmp_path: Path) -> None:
-    for arguments in (("--event-ttl", "never"), ("--event-ttl", "0"), ("--port", "x")):
+    for arguments in (("--event-ttl", "never"), ("--event-ttl", "0"), ("--port", "x"), ("--feature-gates", "DRA=true")):
         assert _run(tmp_path / "lab", *arguments).returncode == 2
