@@ -42,6 +42,7 @@ KINDS = {
 GATED = {DEVICE_TAINT_RULES.kind: DEVICE_TAINT_RULES}
 """Served with a feature gate alone."""
 QUIET_S = 3.0  # without a change; what is tried again after a refusal comes sooner
+ATTACHED_QUIET_S = 7.0  # a real scheduler looks each 5 s whether a device is attached
 PATIENCE_S = 25.0
 TRIES = 3
 NOW = "2026-01-02T03:04:05Z"
@@ -87,7 +88,7 @@ class Player:
                     # Of a pod that waits for its devices nothing is said but in an Event.
                     stuck = waits or (wanted is not None and name_of(step) in wanted["untried"])
                     await self.decided(name_of(step), stuck=stuck)
-        return await self.end(wanted)
+        return await self.end(wanted, ATTACHED_QUIET_S if waits else QUIET_S)
 
     async def create(self, obj: Object) -> None:
         resource = self.kinds[obj["kind"]]
@@ -163,7 +164,7 @@ class Player:
                 return
             await asyncio.sleep(0.02)
 
-    async def end(self, wanted: Any) -> Any:
+    async def end(self, wanted: Any, quiet_s: float) -> Any:
         loop = asyncio.get_running_loop()
         begun = quiet = loop.time()
         before: Any = None
@@ -171,7 +172,7 @@ class Player:
             seen = await self.seen()
             if seen != before:
                 before, quiet = seen, loop.time()
-            idle = loop.time() - quiet > QUIET_S if wanted is None else seen == wanted
+            idle = loop.time() - quiet > quiet_s if wanted is None else seen == wanted
             if idle or loop.time() - begun > PATIENCE_S:
                 return seen
             await asyncio.sleep(0.05)
