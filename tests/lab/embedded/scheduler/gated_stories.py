@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tests.lab.embedded.scheduler.device_stories import (
     DRIVER,
@@ -106,37 +105,3 @@ STORIES: Sequence[DeviceStory] = (
         [pod("p", "c"), pod("q", "d"), rule("r", {"driver": DRIVER}, GOES)],
     ),
 )  # fmt: skip
-
-
-def end(*, pods: Mapping[str, Any], held: Mapping[str, Sequence[str]], untried: Sequence[str] = ()) -> Object:
-    """How a story ends: the node of each pod, or why it has none; the device of each claim, and who may use it."""
-    return {"pods": pods, "held": {name: list(row) for name, row in held.items()}, "untried": list(untried)}
-
-
-NONE_LEFT = "0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, preemption: 0/2 nodes are "
-NONE_LEFT += "available: 2 Preemption is not helpful for scheduling."
-# By the source of Kubernetes 1.35: PreBind of dynamicresources.go, applyPatches of the slice tracker, and the device
-# taint eviction controller.
-ENDS: Mapping[str, Object] = {
-    "a device that is attached": end(pods={"p": "a"}, held={"c": ["gpu-0", "p"]}),
-    "a device that is not attached yet": end(pods={"p": ""}, held={"c": ["gpu-0", "p"]}, untried=["p"]),
-    "two pods of one claim wait for its device": end(pods={"p": "a", "q": "a"}, held={"c": ["gpu-0", "p", "q"]}),
-    "devices without conditions come first": end(pods={"p": "a"}, held={"c": ["gpu-2", "p"]}),
-    "a rule for one device": end(pods={"p": "a"}, held={"c": ["gpu-1", "p"]}),
-    "a rule for a driver": end(pods={"p": NONE_LEFT, "q": "a"}, held={"c": [], "d": ["gpu-0", "q"]}),
-    "a rule for another pool": end(pods={"p": "a"}, held={"c": ["gpu-0", "p"]}),
-    "a rule without a selector": end(pods={"p": NONE_LEFT}, held={"c": []}),
-    "a rule with no effect": end(pods={"p": "a"}, held={"c": ["gpu-0", "p"]}),
-    "a rule that goes": end(pods={"p": "a"}, held={"c": ["gpu-0", "p"]}),
-    "a rule that evicts who does not tolerate it": end(pods={"q": "a"}, held={"c": [], "d": ["gpu-1", "q"]}),
-}
-
-
-def told(seen: Object) -> Object:
-    """Of what was seen at a story's end that which ``ENDS`` tells."""
-    pods = {name: found["node"] or found["message"] for name, found in seen["pods"].items()}
-    held = {}
-    for name, found in seen["claims"].items():
-        results = ((found["status"].get("allocation") or {}).get("devices") or {}).get("results") or ()
-        held[name] = [*(result["device"] for result in results), *sorted(found["status"]["reservedFor"])]
-    return end(pods=pods, held=held, untried=seen["untried"])
