@@ -28,6 +28,7 @@ HALF_BALANCED: Final = ("3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb")
 SHARED: Final = "TimeSlicingSettings=true,MPSSupport=true"
 MADE: Final = "DynamicMIG=true"
 DELETED_WITHIN: Final = "25s"
+CLAIMS: Final = "/apis/resource.k8s.io/v1"
 PASSED: Final = "Test PASSED"
 _DEVICE: Final = re.compile(r"UUID: ((?:GPU|MIG)-[0-9a-f-]+)")
 Object = dict[str, Any]
@@ -129,6 +130,10 @@ class Stage(Protocol):
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str: ...
 
+    def ask(self, path: str) -> Any:
+        """What the API server has at this path: an object, or the text of a log."""
+        ...
+
     def until(self, condition: Callable[[], Any], what: str) -> Any: ...
 
 
@@ -147,8 +152,7 @@ def batches(gates: str, *, beta: bool) -> list[list[Demo]]:
 def play(stage: Stage, demos: Sequence[Demo]) -> None:
     """Apply all of them, look at each, delete them. Their namespaces stay."""
     try:
-        for demo in demos:
-            stage.kubectl("apply", "-f", "-", stdin=demo.text)
+        stage.kubectl("apply", "-f", "-", stdin="---\n".join(demo.text for demo in demos))
         seen = [device for demo in demos for device in _Played(stage, demo).judge()]
         assert len(seen) == len(set(seen)), "a device is in two demos"
     except BaseException:
@@ -187,13 +191,9 @@ class _Played:
         return logs if logs and seen and passed and given else {}
 
     def _logs(self, name: str, pod: Object) -> Iterator[tuple[str, str]]:
-        words = ("-n", self._demo.namespace, pod["metadata"]["name"], "--all-containers", "--prefix")
-        said: dict[str, list[str]] = {}
-        for line in self._stage.kubectl("logs", *words).splitlines():
-            prefix, _, text = line.partition("] ")
-            said.setdefault(prefix.rpartition("/")[2], []).append(text)
-        for container, lines in said.items():
-            yield f"{name}/{container}", "\n".join(lines)
+        path = f"{self._pods_path}/{pod['metadata']['name']}/log"
+        for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
+            yield f"{name}/{container['name']}", self._stage.ask(f"{path}?container={container['name']}")
 
     def _seen(self, logs: Mapping[str, str]) -> list[str]:
         every: list[str] = []
@@ -235,7 +235,7 @@ class _Played:
         self._stage.kubectl("apply", "-n", self._demo.namespace, "-f", "-", stdin=json.dumps(made))
 
         def said() -> str:
-            probe = self._get("pod", "probe")
+            probe = self._stage.ask(f"{self._pods_path}/probe")
             return dict(self._logs("probe", probe)).get("probe/c", "") if _begun(probe) else ""
 
         assert words in self._stage.until(said, f"{self._demo.file} {request} to be told its memory")
@@ -246,19 +246,20 @@ class _Played:
         named = [
             one["resourceClaimName"] for one in (*stated, *pod["spec"]["resourceClaims"]) if "resourceClaimName" in one
         ]
-        return self._get("resourceclaim", named[0])
+        found: Object = self._stage.ask(f"{CLAIMS}/namespaces/{self._demo.namespace}/resourceclaims/{named[0]}")
+        return found
 
     def _pods(self) -> dict[str, Object]:
         """By name; those of a Deployment by its name and a number."""
         found = {}
-        for number, pod in enumerate(self._get("pods")["items"]):
+        for number, pod in enumerate(self._stage.ask(self._pods_path)["items"]):
             owned = pod["metadata"].get("ownerReferences")
             found[f"pod.{number}" if owned else pod["metadata"]["name"]] = pod
         return found
 
-    def _get(self, *words: str) -> Object:
-        found: Object = json.loads(self._stage.kubectl("get", *words, "-n", self._demo.namespace, "-o", "json"))
-        return found
+    @property
+    def _pods_path(self) -> str:
+        return f"/api/v1/namespaces/{self._demo.namespace}/pods"
 
     def _said(self) -> str:
         return self._stage.kubectl("describe", "pods", "-n", self._demo.namespace)

@@ -43,8 +43,11 @@ def get(kubeconfig: Path, *words: str) -> Any:
     name = rest.pop(0) if rest and not rest[0].startswith("-") else ""
     asked = {_OPTIONS[option]: value for option, value in zip(rest[::2], rest[1::2], strict=True)}
     path = _PATHS[kind.removesuffix("s")].format(asked.pop("namespace", "default")) + (f"/{name}" if name else "")
-    if asked:
-        path += f"?{urllib.parse.urlencode(asked)}"
+    return read(kubeconfig, f"{path}?{urllib.parse.urlencode(asked)}" if asked else path)
+
+
+def read(kubeconfig: Path, path: str) -> Any:
+    """The object at a path of the API server, or the text of a log. Raises LookupError as ``get``."""
     try:
         status, answer = _ask(kubeconfig, path)
     except (http.client.HTTPException, OSError):  # the server ends connections that nobody uses
@@ -52,7 +55,7 @@ def get(kubeconfig: Path, *words: str) -> Any:
         status, answer = _ask(kubeconfig, path)
     if status != http.HTTPStatus.OK:
         raise LookupError(f"{path}: {status} {answer.decode(errors='replace')}")
-    return json.loads(answer)
+    return answer.decode(errors="replace") if path.partition("?")[0].endswith("/log") else json.loads(answer)
 
 
 def _ask(kubeconfig: Path, path: str) -> tuple[int, bytes]:

@@ -19,6 +19,7 @@ from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.nodes.machine import PLUGINS
 from kgpu.lab.progress import QuietProgress
 from tests import polling
+from tests.lab import asking
 
 pytestmark = pytest.mark.timeout(600)
 Object = dict[str, Any]
@@ -55,6 +56,9 @@ class DraNode:
     def end(self) -> None:
         self.process.terminate()
         self.process.wait()
+
+    def ask(self, path: str) -> Any:
+        return asking.read(self.lab.kubeconfig, path)
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
         """The first answer that is true."""

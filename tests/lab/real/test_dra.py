@@ -80,6 +80,11 @@ class DraLab:
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
         return self.lab.kubectl(*words, stdin=stdin)
 
+    def ask(self, path: str) -> Any:
+        status, answer = self.lab.server("GET", path, accept="application/json, */*")
+        assert status == 200, answer
+        return answer
+
     def until(self, condition: Callable[[], Any], what: str) -> Any:
         return until(condition, what)
 
