@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,9 @@ from kgpu.deviceplugin.allocate import allocate
 from kgpu.deviceplugin.config import FLAGS, PluginSettings, resolve, without_effect
 from kgpu.deviceplugin.model import HostDevices
 from kgpu.deviceplugin.plan import plan
+from kgpu.deviceplugin.prefer import prefer_indices
 from kgpu.formats.plugin_config import NamePattern, PluginConfig
-from kgpu.hw.port import Accelerator, Partition
+from kgpu.hw.port import Accelerator, Inventory, Link, Partition, TopologyLevel
 from kgpu.kubelet.model import ContainerAllocation, DeviceNode
 from tests.deviceplugin.nodes import entry, shared
 
@@ -99,6 +101,18 @@ def test_with_cdi_alone_it_gets_names() -> None:
     assert resource is not None
     got = allocate(resource, ["amdgpu_xcp_1"], settings, HostDevices(), unhealthy={})
     assert got == ContainerAllocation(cdi_devices=("k8s.device-plugin.amd.com/gpu=amdgpu_xcp_1",))
+
+
+def test_the_choice_by_indices_is_by_distance() -> None:
+    gpus = tuple(gpu(index) for index in range(4))
+    links = [
+        Link(a=a.uuid, b=b.uuid, level=TopologyLevel.NODE, lanes=int({a.index, b.index} in ({0, 3}, {1, 2})))
+        for a, b in itertools.combinations(gpus, 2)
+    ]
+    inventory = Inventory(vendor="amd", driver_version="6", accelerators=gpus)
+    choice = prefer_indices(inventory, links, available=[0, 1, 2, 3], required=[3], size=2)
+    assert (choice.indices, choice.score) == ((0, 3), 40)
+    assert "least sum of distances" in choice.why
 
 
 def test_the_replaced_programs_flags_are_taken() -> None:

@@ -219,6 +219,11 @@ def prefer_indices(
         must_include=tuple(gpus[index].uuid for index in required),
         size=size,
     )
-    choice = prefer(resource, request, topology, policy="distributed")
+    weights = None
+    if units and resource.vendor.pairing is Pairing.WEIGHTS:
+        from kgpu.deviceplugin.weights import PairWeights
+
+        weights = PairWeights({}, {}).updated(inventory.accelerators, links)
+    choice = prefer(resource, request, topology, policy="distributed", weights=weights)
     by_uuid = {gpu.uuid: index for index, gpu in gpus.items()}
     return IndexChoice(indices=tuple(by_uuid[uuid] for uuid in choice.ids), score=choice.score, why=choice.why)
