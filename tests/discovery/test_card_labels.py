@@ -21,7 +21,9 @@ async def labels_of(root) -> dict[str, str]:
     return dict(found)
 
 
-@pytest.mark.parametrize(("profile", "product", "memory"), [("gaudi2", "Intel-Gaudi-2", "98304"), ("gaudi3", "Intel-Gaudi-3", "131072")])
+@pytest.mark.parametrize(
+    ("profile", "product", "memory"), [("gaudi2", "Intel-Gaudi-2", "98304"), ("gaudi3", "Intel-Gaudi-3", "131072")]
+)
 async def test_a_gaudi_node(sim_root, profile: str, product: str, memory: str) -> None:
     labels = await labels_of(sim_root(profile))
     assert labels["habana.ai/hpu-present"] == "true"

@@ -27,7 +27,7 @@ class SimulatedNode:
 
     def __init__(self, root) -> None:
         self.root = root
-        self.reader = GaudiReader(driver_root=root, deadline=0.7, poll=0.02)
+        self.reader = GaudiReader(driver_root=root, deadline=1.5, poll=0.02)
 
     async def lose(self, gpu: int) -> None:
         operate.inject(self.root, "lost", gpu=gpu)
@@ -141,7 +141,9 @@ async def test_links_are_nearer_on_one_numa_node(node) -> None:
         assert link.level is (TopologyLevel.NODE if same else TopologyLevel.SYSTEM)
 
 
-@pytest.mark.parametrize(("profile", "name", "mib"), [("gaudi2", "Intel Gaudi 2", 98304), ("gaudi3", "Intel Gaudi 3", 131072)])
+@pytest.mark.parametrize(
+    ("profile", "name", "mib"), [("gaudi2", "Intel Gaudi 2", 98304), ("gaudi3", "Intel Gaudi 3", 131072)]
+)
 async def test_every_model_is_read_whole(sim_root, profile: str, name: str, mib: int) -> None:
     reader = GaudiReader(driver_root=sim_root(profile))
     inventory = await reader.inventory()

@@ -51,13 +51,20 @@ def test_rows_of_memory_that_wait_need_a_reset() -> None:
     assert (gpu.recovery_action, gpu.usable) == ("reset", False)
 
 
-@pytest.mark.parametrize(("serial", "kept"), [("AN1-b_2", True), ("", False), ("a b", False), ("a\nb", False), ("\u00e9", False)])
+@pytest.mark.parametrize(
+    ("serial", "kept"), [("AN1-b_2", True), ("", False), ("a b", False), ("a\nb", False), ("\u00e9", False)]
+)
 def test_a_serial_that_no_board_has_is_not_taken(serial: str, kept: bool) -> None:
     assert ("serial" in values_of(HlmlAnswer(id=1, values={"serial": serial, "power": 3}))) is kept
 
 
 TWO = [
-    GivenDevice(uuid="AN1", minor=3, module_id=5, device_nodes=("/dev/accel/accel3", "/dev/accel/accel_controlD3", "/dev/infiniband/uverbs3")),
+    GivenDevice(
+        uuid="AN1",
+        minor=3,
+        module_id=5,
+        device_nodes=("/dev/accel/accel3", "/dev/accel/accel_controlD3", "/dev/infiniband/uverbs3"),
+    ),
     GivenDevice(uuid="AN2", minor=11, module_id=0, device_nodes=("/dev/accel/accel11", "/dev/accel/accel_controlD11")),
 ]
 

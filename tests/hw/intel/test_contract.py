@@ -27,7 +27,7 @@ class SimulatedNode:
 
     def __init__(self, root) -> None:
         self.root = root
-        self.reader = IntelReader(driver_root=root, deadline=0.7, poll=0.02)
+        self.reader = IntelReader(driver_root=root, deadline=1.0, poll=0.02)
 
     async def lose(self, gpu: int) -> None:
         operate.inject(self.root, "lost", gpu=gpu)
@@ -115,8 +115,13 @@ async def test_without_either_driver_it_says_so(sim_root) -> None:
     await reader.close()
 
 
-@pytest.mark.parametrize(("vendor", "kind", "found"), [("0x10de", "0x030200", False), ("0x1da3", "0x120000", False), ("0x10de", "0x020000", True)])
-def test_a_processors_graphics_beside_another_makers_card_are_not_what_the_node_is_for(sim_root, vendor, kind, found) -> None:
+@pytest.mark.parametrize(
+    ("vendor", "kind", "found"),
+    [("0x10de", "0x030200", False), ("0x1da3", "0x120000", False), ("0x10de", "0x020000", True)],
+)
+def test_a_processors_graphics_beside_another_makers_card_are_not_what_the_node_is_for(
+    sim_root, vendor, kind, found
+) -> None:
     root = sim_root("arc")
     assert VENDOR.missing(root) == []
     folder = root / "sys/bus/pci/devices/0000:81:00.0"
