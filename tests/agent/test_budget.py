@@ -75,8 +75,7 @@ def test_an_agent_on_an_amd_node_loads_nothing_of_nvidias_library(sim_root, tmp_
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     modules = set(done.stdout.split())
-    # Those of the device plugin come with its first reading, which may be later than the labels.
-    assert modules >= {name for name in ONLY_FOR_AMD if not name.startswith("kgpu.deviceplugin.")}
+    assert modules >= {"kgpu.hw.amd.client", "kgpu.discovery.amd_labels"}
     assert not (NEVER | ONLY_WITH_CDI | ONLY_WITH_AN_API_SERVER | ONLY_FOR_NVIDIA) & modules
     assert len(modules) <= AMD_MODULE_LIMIT, f"{len(modules)} modules"
 
