@@ -19,6 +19,8 @@ PSS_LIMIT = 60
 MODULE_LIMIT = 436
 # Of an agent on an AMD node, which has no hardware child beside it.
 AMD_MODULE_LIMIT = 441
+# Of one on a node with Gaudi accelerators or Intel GPUs: the records of the vendors before are looked at.
+CARD_MODULE_LIMIT = 444
 
 NEVER = {
     "hypothesis",
@@ -76,6 +78,19 @@ def test_an_agent_on_an_amd_node_loads_nothing_of_nvidias_library(sim_root, tmp_
     assert modules >= {"kgpu.hw.amd.client", "kgpu.discovery.amd_labels"}
     assert not (NEVER | ONLY_WITH_CDI | ONLY_WITH_AN_API_SERVER | ONLY_FOR_NVIDIA) & modules
     assert len(modules) <= AMD_MODULE_LIMIT, f"{len(modules)} modules"
+
+
+@pytest.mark.parametrize(("profile", "own"), [("gaudi3", "kgpu.hw.gaudi.client"), ("arc", "kgpu.hw.intel.client")])
+def test_an_agent_on_another_vendors_node_loads_no_other_vendors_reader(sim_root, tmp_path, profile: str, own: str):
+    command = [sys.executable, "-c", HOSTED, sim_root(profile), tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    modules = set(done.stdout.split())
+    readers = {name for name in modules if name.startswith("kgpu.hw.") and name.endswith(".client")}
+    assert readers == {own}
+    assert "kgpu.hw.gaudi.hlml_child" not in modules, "the library is the child's"
+    assert not (NEVER | ONLY_WITH_CDI | ONLY_WITH_AN_API_SERVER | ONLY_FOR_NVIDIA) & modules
+    assert len(modules) <= CARD_MODULE_LIMIT, f"{len(modules)} modules"
 
 
 AUTO = """

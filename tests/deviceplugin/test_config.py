@@ -27,7 +27,13 @@ SAMPLES = {
     FlagShape.TEXT: (["/a", "/b"], ["/a", "/b"]),
     FlagShape.LIST: (["a", "b"], [("a",), ("b",)]),
 }
-CHANNELS = (["0", ""], [(0,), ()])
+IDS = (["0xe211", "0x56c0"], [("0xe211",), ("0x56c0",)])
+OF_THEIR_OWN = {
+    "imex_channel_ids": (["0", ""], [(0,), ()]),
+    "shared_dev_num": (["2", "3"], [2, 3]),
+    "allow_ids": IDS,
+    "deny_ids": IDS,
+}
 
 
 def samples(flag):
@@ -36,7 +42,7 @@ def samples(flag):
         if flag.shape is FlagShape.LIST:
             return [first, second], [(first,), (second,)]
         return [first, second], [first, second]
-    return CHANNELS if flag.attr == "imex_channel_ids" else SAMPLES[flag.shape]
+    return OF_THEIR_OWN.get(flag.attr) or SAMPLES[flag.shape]
 
 
 def test_defaults_of_table_and_settings_are_the_same() -> None:

@@ -309,7 +309,8 @@ def inject_command(
     """Make a fault happen: xid N, lost, ecc, hang, slow, hot, init-error CODE.
 
     An Xid brings what it implies (79: the GPU is lost; 48: ECC counters and a pending repair; ...). hang, slow and
-    init-error without --gpu concern every call on the node. AMD GPUs have: lost, ecc, hang, garbage, hot.
+    init-error without --gpu concern every call on the node. Other vendors' GPUs have: lost,
+    ecc (not Intel's), hang, garbage, hot; Gaudi's also needs-reset.
     """
     from kgpu.hw.simulator import operate
 

@@ -51,6 +51,7 @@ GAUDI_RESOURCE: Final = "habana.ai/gaudi"
 INTEL_DOMAIN: Final = "gpu.intel.com"
 INTEL_RESOURCE_PREFIX: Final = "gpu.intel.com/"
 INTEL_GPU_RESOURCE: Final = "gpu.intel.com/i915"
+INTEL_XE_RESOURCE: Final = "gpu.intel.com/xe"
 
 # Node labels that choose a configuration
 DEVICE_PLUGIN_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"

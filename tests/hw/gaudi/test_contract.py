@@ -27,7 +27,7 @@ class SimulatedNode:
 
     def __init__(self, root) -> None:
         self.root = root
-        self.reader = GaudiReader(driver_root=root, deadline=0.7, poll=0.02)
+        self.reader = GaudiReader(driver_root=root, deadline=1.5, poll=0.02)
 
     async def lose(self, gpu: int) -> None:
         operate.inject(self.root, "lost", gpu=gpu)

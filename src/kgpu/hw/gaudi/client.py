@@ -13,7 +13,7 @@ from kgpu.base.errors import HwError
 from kgpu.formats.names import GAUDI
 from kgpu.hw.file_reader import CardScan, FileReader
 from kgpu.hw.gaudi import facts as judge
-from kgpu.hw.gaudi import gather, telemetry
+from kgpu.hw.gaudi import gather
 from kgpu.hw.gaudi.facts import GaudiFacts
 from kgpu.hw.gaudi.hlml import LOST, Hlml, HlmlGoneError, values_of
 from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Problem, Reading
@@ -79,6 +79,8 @@ class GaudiReader(FileReader[GaudiFacts]):
 
     async def read(self, gpu: Accelerator) -> Reading:
         """One card's telemetry. Raises HungError."""
+        from kgpu.hw.gaudi import telemetry  # its table is for those who measure
+
         return telemetry.reading(gpu.uuid, await self.gather(gpu.pci_bus_id))
 
     async def close(self) -> None:

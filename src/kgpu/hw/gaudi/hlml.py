@@ -1,6 +1,7 @@
 """What libhlml says of a card, asked in a child process with a deadline (``hlml_child.py``).
 
-Each card is asked one thing at a time: one that has not answered is not asked again until it has. A child that ends is
+Each card is asked one thing at a time: whoever asks meanwhile gets the same answer, and one that has not answered in
+time is not asked again until it has. A child that ends is
 started again with the next question, at most once in ``PAUSE`` seconds.
 """
 
@@ -12,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -43,6 +45,14 @@ class HlmlAnswer(msgspec.Struct, frozen=True):
     why: Text = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a card has been asked, and until when the loop's time an answer is in time."""
+
+    answer: asyncio.Future[HlmlAnswer]
+    until: float
+
+
 class HlmlGoneError(Exception):
     """The library is not there, or its process has ended; the text says which."""
 
@@ -58,7 +68,7 @@ class Hlml:
         self._writer: asyncio.StreamWriter | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[HlmlAnswer]] = {}
-        self._asked: dict[str, asyncio.Future[HlmlAnswer]] = {}
+        self._asked: dict[str, Question] = {}
         self._number = 0
         self._not_before = 0.0
         self._why = ""
@@ -68,14 +78,17 @@ class Hlml:
     async def ask(self, bus: str) -> HlmlAnswer:
         """What it says of one card. Raises HungError, HlmlGoneError."""
         before = self._asked.get(bus)
-        if before is not None and not before.done():
-            raise HungError
+        if before is not None and not before.answer.done():
+            if asyncio.get_running_loop().time() >= before.until:
+                raise HungError
+            return await self._answer(before.answer)
         async with self._starting:
             await self._started()
         assert self._writer is not None, "it has just been started"
         self._number += 1
-        future = self._waiting[self._number] = asyncio.get_running_loop().create_future()
-        self._asked[bus] = future
+        loop = asyncio.get_running_loop()
+        future = self._waiting[self._number] = loop.create_future()
+        self._asked[bus] = Question(future, loop.time() + self._deadline)
         self._writer.write(msgspec.json.encode({"id": self._number, "bus": bus}) + b"\n")
         return await self._answer(future)
 

@@ -20,7 +20,7 @@ NOT_THERE = (3, 21)  # not supported, no data
 TEXT = 96
 
 
-class Memory(ctypes.Structure):
+class HlmlMemory(ctypes.Structure):
     """Bytes."""
 
     _fields_ = [("free", ctypes.c_ulonglong), ("total", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
@@ -54,7 +54,7 @@ ROWS: tuple[tuple[str, str, tuple[int, ...], Any], ...] = (
 )
 
 
-class Library:
+class HlmlLibrary:
     """The library's calls about one card; none is made that the library has not."""
 
     def __init__(self, path: str) -> None:
@@ -77,7 +77,7 @@ class Library:
                 values[key] = result.value.decode("ascii", "replace") if kind is None else int(result.value)
             elif code not in NOT_THERE:
                 failed.append(key)
-        memory = Memory()
+        memory = HlmlMemory()
         if code != LOST and "serial" in values:
             code = self._call("hlml_device_get_memory_info", device, ctypes.byref(memory))
             if not code:
@@ -120,7 +120,7 @@ def main(words: list[str]) -> None:
     """``words``: the socket's number, and the library's path."""
     connection = socket.socket(fileno=int(words[0]))
     try:
-        library = Library(words[1])
+        library = HlmlLibrary(words[1])
     except (OSError, AttributeError) as error:
         connection.sendall(json.dumps({"id": 0, "code": -1, "why": str(error)[:300]}).encode() + b"\n")
         return

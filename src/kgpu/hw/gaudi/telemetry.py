@@ -14,7 +14,7 @@ MIB: Final = 1 << 20
 # what was read, key, divisor
 ROWS: Final[tuple[tuple[str, str, int], ...]] = (
     ("clk_cur_freq_mhz", "sm_clock_mhz", 1),
-    ("clk_max_freq_mhz", "sm_clock_max_mhz", 1),
+    ("clk_max_freq_mhz", "max_sm_clock_mhz", 1),
     ("max_power", "power_limit_w", 1000),
     ("current_link_width", "pcie_width", 1),
     ("memory_total", "memory_total_mib", MIB),
@@ -28,14 +28,14 @@ ROWS: Final[tuple[tuple[str, str, int], ...]] = (
     ("temperature_slowdown", "slowdown_temperature_c", 1),
     ("temperature_shutdown", "shutdown_temperature_c", 1),
     ("clock_soc", "sm_clock_mhz", 1),
-    ("clock_soc_highest", "sm_clock_max_mhz", 1),
+    ("clock_soc_highest", "max_sm_clock_mhz", 1),
     ("replays", "pcie_replays", 1),
     ("link_generation", "pcie_generation", 1),
     ("link_width", "pcie_width", 1),
     ("ecc_corrected", "ecc_corrected_volatile", 1),
     ("ecc_uncorrected", "ecc_uncorrected_volatile", 1),
     ("ecc_uncorrected_lifetime", "ecc_uncorrected_aggregate", 1),
-    ("rows_pending", "remap_pending", 1),
+    ("rows_pending", "remapped_rows_pending", 1),
 )
 
 

@@ -40,8 +40,9 @@ class IntelReader(FileReader[IntelFacts]):
         return judge.silent(bus, index, before, problem)
 
     def errors(self, facts: IntelFacts) -> tuple[int, int] | None:
-        """Neither driver counts memory errors in files."""
+        """None: neither driver counts memory errors in files."""
         del facts
+        return None
 
     async def read(self, gpu: Accelerator) -> Reading:
         """One GPU's telemetry. Raises HungError."""

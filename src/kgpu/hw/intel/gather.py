@@ -45,7 +45,7 @@ ROWS: Final[tuple[tuple[str, str, Callable[[str], Any]], ...]] = (
 READINGS: Final[tuple[tuple[str, str, int], ...]] = (
     ("memory", "memory_total_mib", _MIB),
     ("clock", "sm_clock_mhz", 1),
-    ("clock_highest", "sm_clock_max_mhz", 1),
+    ("clock_highest", "max_sm_clock_mhz", 1),
     ("energy", "energy_mj", 1000),
     ("power_limit", "power_limit_w", 1_000_000),
     ("temperature", "temperature_c", 1000),

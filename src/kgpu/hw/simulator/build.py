@@ -135,7 +135,7 @@ def _compile(call: list[str]) -> None:
 
 
 def native_dir() -> Path:
-    """Build if needed; the folder with libnvidia-ml.so.1, libcuda.so.1, nvidia-smi, the MPS programs and vectoradd."""
+    """Build if needed; the folder with the simulated libraries and programs of ``TARGETS``."""
     folder = source_dir()
     compiler = find_compiler()
     target = cache_dir() / content_key(folder, compiler)

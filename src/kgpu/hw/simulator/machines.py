@@ -15,6 +15,7 @@ from kgpu.hw.simulator.box.model import BoxProfile
 from kgpu.hw.simulator.profiles import Profile
 
 AnyProfile: TypeAlias = Profile | AmdProfile | BoxProfile
+TITLES: Final = {"amd": "AMD GPUs", "gaudi": "Gaudi accelerators", "intel": "Intel GPUs"}
 _VENDOR: Final = re.compile(r"^vendor: *(amd|gaudi|intel) *$", re.MULTILINE)
 
 
@@ -43,7 +44,7 @@ def load(profile: str, *, gpus: int | None = None, topology: Path | None = None)
         return profiles.load(profile, gpus=gpus, topology=topology)
     if topology is not None:
         raise ConfigError(
-            "--topology with GPUs of another vendor than NVIDIA", "a profile that says where they sit (numa)",
+            f"--topology with {TITLES[vendor]}", "a profile that says where they sit (numa)",
             "leave --topology out",
         )  # fmt: skip
     parse = amd.parse if vendor == "amd" else box.parse

@@ -14,7 +14,7 @@ from typing import Any, Final
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.suggest import did_you_mean
 from kgpu.hw.simulator import faults, kernel_log, schema, settings, tree
-from kgpu.hw.simulator.others import simulation_of
+from kgpu.hw.simulator.others import simulation_of, title_of
 from kgpu.hw.simulator.state import (
     EVENT_DOUBLE_BIT_ECC,
     EVENT_RECOVERY_ACTION,
@@ -165,7 +165,7 @@ def opened(root: Path, *, writable: bool = True) -> Iterator[DriverState]:
     """The state of ``root``, closed afterwards. Raises HwError when there is none, ConfigError for another vendor."""
     if simulation_of(root) is not None:
         raise ConfigError(
-            f"{root} has no NVIDIA GPUs; of others this can't be said or done",
+            f"{root} has {title_of(root)}, of which this can't be said or done",
             "create, show, inject, clear, partition, process, driver load and unload",
             "see `kgpu lab hw --help`",
         )

@@ -63,6 +63,12 @@ def simulation_of(root: Path | str) -> Simulation | None:
     return _box(name) if name else None
 
 
+def title_of(root: Path | str) -> str:
+    """What such a node has, for people."""
+    layout = layout_of(root)
+    return {AMD_LAYOUT: "AMD GPUs", _BOXES["gaudi"]: "Gaudi accelerators", _BOXES["intel"]: "Intel GPUs"}[layout]
+
+
 def simulation_for(profile: AmdProfile | BoxProfile) -> Simulation:
     """What makes a node of a profile."""
     return AMD if isinstance(profile, AmdProfile) else _box(profile.vendor)

@@ -22,7 +22,10 @@ _GAUDI: Final = names.GAUDI_RESOURCE
 _MODULES: Final = ("habanalabs", "habanalabs_cn", "habanalabs_ib", "habanalabs_en")
 _GAUDINET: Final = "/etc/habanalabs/gaudinet.json"
 _HOT: Final = re.compile(r"(?:i915|xe)\b.*(?:thermal|overheat|over.?temperature|PROCHOT)", re.IGNORECASE)
-_PAIRS: Final = {"gpu.intel.com/i915": "gpu.intel.com/xe", "gpu.intel.com/xe": "gpu.intel.com/i915"}
+_PAIRS: Final = {
+    names.INTEL_GPU_RESOURCE: names.INTEL_XE_RESOURCE,
+    names.INTEL_XE_RESOURCE: names.INTEL_GPU_RESOURCE,
+}
 _WHOLE_MACHINE: Final = 8
 
 
@@ -183,7 +186,7 @@ def _holders(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
         container.cite("env")
         for pod in snapshot.pods_by_node.get(hit.node, ())
         for container in pod.containers
-        if container.env.get("HABANA_VISIBLE_DEVICES") == "all"
+        if container.env.get(names.ENV_HABANA_VISIBLE_DEVICES) == "all"
     ]
     return tuple(others[:3])
 

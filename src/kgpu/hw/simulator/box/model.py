@@ -19,32 +19,32 @@ U16 = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
 Clock = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 
 
-class _Strict(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class _StrictCard(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """Base of every section: unknown keys are errors."""
 
 
-class CardPower(_Strict, frozen=True, kw_only=True):
+class CardPower(_StrictCard, frozen=True, kw_only=True):
     """The limit and the idle draw; W."""
 
     limit: Watts
     idle: Watts
 
 
-class CardTemperature(_Strict, frozen=True, kw_only=True):
+class CardTemperature(_StrictCard, frozen=True, kw_only=True):
     """The idle value and the critical one."""
 
     idle: Celsius
     critical: Celsius
 
 
-class CardClock(_Strict, frozen=True, kw_only=True):
+class CardClock(_StrictCard, frozen=True, kw_only=True):
     """The idle clock and the highest; MHz."""
 
     idle: Clock
     highest: Clock
 
 
-class CardModel(_Strict, frozen=True, kw_only=True):
+class CardModel(_StrictCard, frozen=True, kw_only=True):
     """One model. ``family`` is what Gaudi's driver calls its type; ``gen`` and ``width`` are of its PCIe link."""
 
     name: Name
@@ -59,7 +59,7 @@ class CardModel(_Strict, frozen=True, kw_only=True):
     clock_mhz: CardClock
 
 
-class CardGroup(_Strict, frozen=True, kw_only=True):
+class CardGroup(_StrictCard, frozen=True, kw_only=True):
     """Cards of one model on one NUMA node (-1: none)."""
 
     model: str
@@ -67,14 +67,14 @@ class CardGroup(_Strict, frozen=True, kw_only=True):
     numa: Annotated[int, msgspec.Meta(ge=-1, lt=64)] = -1
 
 
-class BoxDriver(_Strict, frozen=True, kw_only=True):
+class BoxDriver(_StrictCard, frozen=True, kw_only=True):
     """The kernel module, and its version; "" for one of the kernel's own, which says none."""
 
     module: Literal["habanalabs", "i915", "xe"]
     version: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.+-]{0,30}$")] = ""
 
 
-class _BoxFile(_Strict, frozen=True, kw_only=True):
+class _BoxFile(_StrictCard, frozen=True, kw_only=True):
     vendor: Literal["gaudi", "intel"]
     title: str = ""
     machine: DmiNames
@@ -84,7 +84,7 @@ class _BoxFile(_Strict, frozen=True, kw_only=True):
     gpus: Annotated[list[CardGroup], msgspec.Meta(min_length=1, max_length=MAX_CARDS)]
 
 
-class Card(_Strict, frozen=True, kw_only=True):
+class Card(_StrictCard, frozen=True, kw_only=True):
     """One card of a node."""
 
     model: CardModel
@@ -92,7 +92,7 @@ class Card(_Strict, frozen=True, kw_only=True):
     numa: int
 
 
-class BoxProfile(_Strict, frozen=True, kw_only=True):
+class BoxProfile(_StrictCard, frozen=True, kw_only=True):
     """A whole simulated node; ``numa`` has the CPUs of each NUMA node."""
 
     vendor: str
