@@ -22,6 +22,7 @@ NVIDIA_DISPLAY_BOARDS: Final = frozenset({"DGX Display", "NVIDIA DGX Display"})
 AMD: Final = "amd"
 AMD_PCI_ID: Final = "1002"
 AMD_CONTROL_NODES: Final = ("/dev/kfd",)
+ROCM_METRICS_CONFIG: Final = "/etc/metrics/config.json"
 
 # Gaudi's
 GAUDI: Final = "gaudi"
@@ -51,6 +52,7 @@ GAUDI_RESOURCE: Final = "habana.ai/gaudi"
 INTEL_DOMAIN: Final = "gpu.intel.com"
 INTEL_RESOURCE_PREFIX: Final = "gpu.intel.com/"
 INTEL_GPU_RESOURCE: Final = "gpu.intel.com/i915"
+ACCELERATOR_DOMAINS: Final = frozenset({NVIDIA_DOMAIN, AMD_DOMAIN, GAUDI_DOMAIN, INTEL_DOMAIN})
 
 # Node labels that choose a configuration
 DEVICE_PLUGIN_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"
