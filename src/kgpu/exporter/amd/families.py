@@ -28,7 +28,7 @@ _NOBODY: Final[tuple[Holder | None, ...]] = (None,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class RocmPart:
     """A GPU, or a partition of one, with the labels of its series as text, a set for each user."""
 
     gpu: Accelerator
@@ -42,7 +42,7 @@ class RocmFamilies:
     def __init__(self) -> None:
         self._texts = Texts()
         self._made_from: tuple[object, ...] = ()
-        self._parts: tuple[_Part, ...] = ()
+        self._parts: tuple[RocmPart, ...] = ()
 
     def plan(
         self, look: PlanInput, settings: ExporterSettings, config: RocmConfig, healthy: Mapping[str, bool]
@@ -68,7 +68,7 @@ class RocmFamilies:
         )
         return VendorFamilies(tuple(family for family in families if family.samples), errors)
 
-    def _kept(self, look: PlanInput, settings: ExporterSettings, config: RocmConfig) -> tuple[_Part, ...]:
+    def _kept(self, look: PlanInput, settings: ExporterSettings, config: RocmConfig) -> tuple[RocmPart, ...]:
         bios = tuple(_bios(look, gpu) for gpu in look.inventory.accelerators)
         made_from = (look.inventory, look.holdings, look.claimed, look.pods, look.jobs, settings, config, bios)
         if made_from != self._made_from:
@@ -81,7 +81,7 @@ def _bios(look: PlanInput, gpu: Accelerator) -> str:
     return str(look.now.values.get(Unit(gpu.uuid), _NOTHING).get("vbios_version", ""))
 
 
-def _parts(look: PlanInput, settings: ExporterSettings, config: RocmConfig, texts: Texts) -> Iterator[_Part]:
+def _parts(look: PlanInput, settings: ExporterSettings, config: RocmConfig, texts: Texts) -> Iterator[RocmPart]:
     held = holders(look.inventory, look.holdings or (), look.claimed, settings.resources)
     count = 0
     for gpu in look.inventory.accelerators:
@@ -100,7 +100,7 @@ def _parts(look: PlanInput, settings: ExporterSettings, config: RocmConfig, text
                     )
                     for holder in users
                 )  # fmt: skip
-                yield _Part(gpu=gpu, part=part, texts=tuple(dict.fromkeys(map(texts.text, sets))))
+                yield RocmPart(gpu=gpu, part=part, texts=tuple(dict.fromkeys(map(texts.text, sets))))
             count += 1
 
 
@@ -120,14 +120,14 @@ def _nodes(look: PlanInput, settings: ExporterSettings, texts: Texts) -> list[Se
     return [SeriesSample(texts.text((("hostname", settings.style.hostname),)), str(count))]
 
 
-def _health(part: _Part, healthy: Mapping[str, bool]) -> Iterator[SeriesSample]:
+def _health(part: RocmPart, healthy: Mapping[str, bool]) -> Iterator[SeriesSample]:
     verdict = healthy.get(part.gpu.uuid)
     if verdict is not None:
         for text in part.texts:
             yield SeriesSample(text, str(int(verdict)))
 
 
-def _samples(part: _Part, row: RocmRow, look: PlanInput, errors: Tally[tuple[str, str]]) -> Iterator[SeriesSample]:
+def _samples(part: RocmPart, row: RocmRow, look: PlanInput, errors: Tally[tuple[str, str]]) -> Iterator[SeriesSample]:
     """One row's samples of one GPU or partition."""
     parted = bool(part.gpu.partitions)
     if (row.of is Of.WHOLE and parted) or (row.of is not Of.PART and part.part):
