@@ -94,3 +94,12 @@ async def test_a_parted_node_passes_promtool_and_no_series_is_there_twice(sim_ro
     code, said = await check(prometheus_bin, text)
     assert code in {0, 3}, said
     assert [line for line in said if not any(word in line for word in (*KEPT, "gpu_", "pcie_"))] == []
+
+
+@pytest.mark.parametrize(("model", "loaded"), [("l4", False), ("mi210", True)])
+def test_it_is_loaded_on_amd_nodes_alone(sim_root, model: str, loaded: bool) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "kgpu", "exporter", "--root", str(sim_root(model)), "--once"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert ("kgpu.exporter.amd" in done.stderr) is loaded
+    assert ("\ngpu_power_usage{" in done.stdout) is loaded
