@@ -29,6 +29,8 @@ from kgpu.doctor.model import Place
 from kgpu.doctor.rules import all_rules
 from kgpu.drivermanager.config import SETTINGS as DRIVER_MANAGER_SETTINGS
 from kgpu.exporter import options as exporter
+from kgpu.exporter.amd.rows import MADE, NODES
+from kgpu.exporter.amd.rows import ROWS as ROCM_ROWS
 from kgpu.exporter.field_table import all_fields
 from kgpu.formats import exporter_flags, support
 from kgpu.formats.crd import common, core, field_support
@@ -333,6 +335,18 @@ def _exporter_metrics() -> str:
     return _table(("metric", "type", "unit", "per", "usual", "meaning"), rows)
 
 
+def _metrics_amd() -> str:
+    rows = [(f"`{name}`", "", "node" if name == NODES else "partition", "", f"{text}.") for name, text in MADE.items()]
+    shown: dict[str, tuple[str, ...]] = {}
+    for row in ROCM_ROWS:
+        labels = [*(name for name, _ in row.labels), *([row.index] if row.index else [])]
+        shown.setdefault(row.name, (f"`{row.name}`", row.unit, str(row.of), _codes(labels), f"{row.help}."))
+    rows += shown.values()
+    return _table(
+        ("metric", "unit", "per", "labels", "meaning"), [tuple("" if c == "-" else c for c in row) for row in rows]
+    )
+
+
 def _metrics_node() -> str:
     return _table(("metric", "meaning"), [(f"`{row.name}`", row.help) for row in METRICS])
 
@@ -392,6 +406,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "exporter-flags": lambda: _options(exporter.OPTIONS),
     "exporter-without": lambda: _options(exporter_flags.WITHOUT, lambda _row: "-"),
     "exporter-metrics": _exporter_metrics,
+    "metrics-amd": _metrics_amd,
     "metrics-node": _metrics_node,
     "metrics-operator": _metrics_operator,
     "cdi-flags": lambda: _options(CDI_OPTIONS, lambda _row: "-"),

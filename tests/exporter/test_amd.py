@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from kgpu.exporter.holders import concerns, resolve
+from kgpu.hw.port import Inventory
+from tests.exporter.made import holding
+
 
 def test_power_temperature_memory_and_load_are_shown_with_amds_devices(sim_root) -> None:
     command = [sys.executable, "-m", "kgpu", "exporter", "--root", str(sim_root("mi300x", gpus=2)), "--once"]
@@ -17,3 +21,14 @@ def test_power_temperature_memory_and_load_are_shown_with_amds_devices(sim_root)
     assert float(rows["DCGM_FI_DEV_GPU_UTIL"].split()[-1]) == 0
     assert 'device="card8",modelName="AMD Instinct MI300X OAM"' in rows["DCGM_FI_DEV_GPU_TEMP"]
     assert 'device="nvidia' not in done.stdout
+
+
+def test_what_pods_hold_of_each_vendor_concerns_the_exporter() -> None:
+    for resource in ("amd.com/gpu", "amd.com/cpx_nps4", "habana.ai/gaudi", "gpu.intel.com/xe", "nvidia.com/gpu"):
+        assert concerns(holding("p", "0000:05:00.0", resource=resource)), resource
+    assert not concerns(holding("p", "0000:05:00.0", resource="rdma/hca"))
+
+
+def test_an_amd_gpu_that_is_held_and_not_there_is_told() -> None:
+    found = resolve(Inventory(vendor="amd", driver_version=""), [holding("p", "x", resource="amd.com/cpx_nps4")])
+    assert [(one.what, one.reason, one.id) for one in found.unshown] == [("device", "unknown-id", "x")]

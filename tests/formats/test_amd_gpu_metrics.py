@@ -13,7 +13,7 @@ from kgpu.formats.amd_gpu_metrics import TABLES, GpuMetricsError, decode, encode
 from tests.budget import tries
 
 # version -> bytes, as the C declarations have them with natural alignment
-SIZES = {(1, 3): 120, (1, 4): 288, (1, 5): 360, (1, 6): 1664, (1, 7): 2208, (1, 8): 3360}
+SIZES = {(1, 3): 120, (1, 4): 288, (1, 5): 360, (1, 6): 1664, (1, 7): 2208, (1, 8): 3872}
 # version, field -> offset and type
 PLACES = [
     ((1, 3), "temperature_hotspot", 6, "H"),
@@ -38,7 +38,7 @@ PLACES = [
     ((1, 7), "current_uclk", 336, "H"),
     ((1, 7), "pcie_lc_perf_other_end_recovery", 2200, "I"),
     ((1, 8), "num_partition", 338, "H"),
-    ((1, 8), "pcie_lc_perf_other_end_recovery", 3352, "I"),
+    ((1, 8), "pcie_lc_perf_other_end_recovery", 3864, "I"),
 ]
 
 

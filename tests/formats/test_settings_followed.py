@@ -21,11 +21,11 @@ from kgpu.deviceplugin.roster import PluginMemory
 from kgpu.discovery import config as labels
 from kgpu.exporter import options as exporter
 from kgpu.exporter.config import resolve as exporter_options
-from kgpu.exporter.reload import CountersSource
+from kgpu.exporter.reload import CountersSource, vendor_page
 from kgpu.exporter.web_access import WebAccess
 from kgpu.formats import exporter_flags
 from kgpu.formats.config_choice import ConfigText
-from kgpu.formats.names import ENV_HEALTH_CONFIG_FILE
+from kgpu.formats.names import AMD, ENV_HEALTH_CONFIG_FILE
 from kgpu.formats.plugin_config_parse import parse_config
 from kgpu.formats.settings import Restart, Setting, put
 from kgpu.health import config as health
@@ -119,10 +119,20 @@ def test_the_exporter_follows_what_is_said_to_be_followed(tmp_path: Path) -> Non
     counters, web = tmp_path / "counters.csv", tmp_path / "web.yaml"
     counters.write_text("DCGM_FI_DEV_GPU_TEMP, gauge, x.\n")
     web.write_text("{}")
-    options = exporter_options({"collectors": str(counters), "config_map": "ns:name", "web_config": str(web)})
+    amd = tmp_path / "config.json"
+    amd.write_text("{}")
+    options = exporter_options(
+        {"collectors": str(counters), "config_map": "ns:name", "web_config": str(web), "amd_config": str(amd)}
+    )
     source = CountersSource(options, lambda _: None, api=FakeApi)
-    sources = {state.source for state in (*source.followed(), WebAccess(options.web_config, lambda _: None).followed())}
-    names = {"collectors": f"file {counters}", "config_map": "ConfigMap ns/name", "web_config": f"file {web}"}
+    page = vendor_page(AMD, options, lambda _: None)
+    assert page is not None
+    web_access = WebAccess(options.web_config, lambda _: None)
+    sources = {state.source for state in (*source.followed(), web_access.followed(), *page.followed())}
+    names = {
+        "collectors": f"file {counters}", "config_map": "ConfigMap ns/name", "web_config": f"file {web}",
+        "amd_config": f"file {amd}",
+    }  # fmt: skip
     assert followed(exporter.OPTIONS) == names.keys()
     assert sources == {*names.values()}
 

@@ -258,6 +258,14 @@ async def test_a_pod_without_address_or_with_odd_parts_breaks_nothing() -> None:
     assert found.trouble is not None
 
 
+@pytest.mark.parametrize("resource", ["amd.com/gpu", "amd.com/cpx_nps4", "habana.ai/gaudi", "gpu.intel.com/i915"])
+def test_a_node_of_any_vendor_without_an_exporter_is_shown(resource: str) -> None:
+    node = {"metadata": {"name": "n"}, "status": {"capacity": {resource: "8", "cpu": "4"}}}
+    (found,) = targets([], [slim_node(node)], via=Via.AUTO, inside=False)
+    assert found.trouble is not None
+    assert targets([], [slim_node({**node, "status": {"capacity": {resource: "0"}}})], via=Via.AUTO, inside=False) == ()
+
+
 class Clock:
     now = 100.0
 

@@ -126,6 +126,7 @@ async def _look(
     import time
 
     from kgpu.exporter.model import Users
+    from kgpu.exporter.reload import vendor_page
     from kgpu.exporter.ticks import Ticks
     from kgpu.hw.open import open_reader
     from kgpu.hw.verdicts import VerdictFile, verdicts_path
@@ -145,6 +146,7 @@ async def _look(
         if not options.fake_gpus:
             raise
         users = Users()
+    ticks.page = vendor_page(ticks.inventory.vendor, options, _echo)
     verdicts = VerdictFile(verdicts_path(place.host_root, os.environ)).read()
     ticks.judged(verdicts.gpus if verdicts else None)
     outcome = ticks.families(0.0, users)
@@ -155,6 +157,7 @@ async def _look(
 
 async def _users(place: ExporterPlace, options: ExporterOptions, reader: Reader) -> Users:
     """Return who uses which GPU; a source that can't be read is reported."""
+    from kgpu.exporter.reload import asks_pods
     from kgpu.exporter.users.open import open_users
 
     api = place.api() if options.kubernetes else None
@@ -166,6 +169,7 @@ async def _users(place: ExporterPlace, options: ExporterOptions, reader: Reader)
         node=os.environ.get("NODE_NAME", ""),
         host_root=Path(place.host_root),
         driver_root=Path(place.root) if place.root else None,
+        facts=asks_pods(options),
     )
     try:
         usage = await users.current()

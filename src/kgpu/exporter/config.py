@@ -27,7 +27,8 @@ from kgpu.formats.exporter_flags import REFUSED, WITHOUT
 class ExporterOptions:
     """All options of the exporter. Times are seconds. ``without_effect`` are those that change nothing here.
 
-    ``collectors_given``: the counters file was named explicitly, so it has to exist.
+    ``address_given``: the address was given explicitly. ``collectors_given``: the counters file was named explicitly,
+    so it has to exist.
     """
 
     collectors: str
@@ -63,6 +64,8 @@ class ExporterOptions:
     mig_copies: bool
     pods: Pods
     series_limit: int
+    amd_config: str
+    address_given: bool = False
     collectors_given: bool = False
     without_effect: tuple[Advice, ...] = ()
 
@@ -97,4 +100,9 @@ def resolve(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | Non
     resolved = settings.resolve(OPTIONS, flags=flags, env=env)
     settings.refuse(REFUSED, flags=flags, env=env, among="the replaced exporter's other flags and variables")
     idle = tuple(settings.without_effect(WITHOUT, settings.resolve(WITHOUT, flags=flags, env=env)))
-    return ExporterOptions(**resolved.values, collectors_given="collectors" in resolved.given, without_effect=idle)
+    return ExporterOptions(
+        **resolved.values,
+        address_given="address" in resolved.given,
+        collectors_given="collectors" in resolved.given,
+        without_effect=idle,
+    )

@@ -11,6 +11,7 @@ from typing import Any
 from kgpu.base.advice import AdviceSink
 from kgpu.exporter.cached_reader import CachedReader
 from kgpu.exporter.config import ExporterOptions
+from kgpu.exporter.reload import asks_pods
 from kgpu.exporter.run import ExporterContext
 from kgpu.exporter.users.open import open_users
 from kgpu.formats.names import KUBELET_DEVICE_PLUGIN_DIR
@@ -47,6 +48,7 @@ def make_context(
             driver_root=driver_root,
             plugins_folder=plugins_folder,
             namespace=env.get("NAMESPACE", ""),
+            facts=asks_pods(options),
         ),
         options=options,
         hostname=env.get("NODE_NAME") or node or socket.gethostname(),

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kgpu.exporter.model import ClaimedKey, PodKey, Unit
-from kgpu.formats.names import DRA_GPU_DRIVER, GPU_RESOURCE, MIG_RESOURCE_PREFIX
+from kgpu.formats.names import (
+    ACCELERATOR_DOMAINS,
+    AMD,
+    AMD_RESOURCE_PREFIX,
+    DRA_GPU_DRIVER,
+    GPU_RESOURCE,
+    MIG_RESOURCE_PREFIX,
+)
 from kgpu.hw.port import Inventory
 
 if TYPE_CHECKING:
@@ -105,7 +112,7 @@ def concerns(holding: Holding, also: frozenset[str] = frozenset()) -> bool:
     """Whether a holding may be of a GPU; other plugins' devices need not be kept."""
     return (
         holding.claim is not None
-        or holding.resource.startswith(_DOMAIN)
+        or holding.resource.partition("/")[0] in ACCELERATOR_DOMAINS
         or holding.resource in also
         or any(text.startswith(_UUIDS) for text in holding.devices)
     )
@@ -121,6 +128,7 @@ def resolve(
     claims are not resolved.
     """
     devices = UnitFinder(inventory)
+    ours = (AMD_RESOURCE_PREFIX,) if inventory.vendor == AMD else _OURS
     by_unit: dict[Unit, set[Holder]] = {}
     unshown: list[Unshown] = []
     for holding in holdings:
@@ -135,7 +143,7 @@ def resolve(
                 if name != "":
                     reason = NOT_ASKED if claimed is None else NOT_PUBLISHED if name is None else UNKNOWN_ID
                     unshown.append(Unshown("claim", reason, key, name or text))
-            elif holding.resource == GPU_RESOURCE or holding.resource.startswith(_OURS) or holding.resource in also:
+            elif holding.resource == GPU_RESOURCE or holding.resource.startswith(ours) or holding.resource in also:
                 unshown.append(Unshown("device", UNKNOWN_ID, key, text))
     return ResolvedHolders(
         {unit: tuple(sorted(unit_holders)) for unit, unit_holders in by_unit.items()}, tuple(unshown)

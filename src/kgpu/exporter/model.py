@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from kgpu.base.advice import Advice
@@ -161,6 +162,13 @@ class Family:
     kind: MetricKind
     help: str
     samples: tuple[SeriesSample, ...]
+
+
+class VendorFamilies(NamedTuple):
+    """Families that only one vendor's GPUs have, and this tick's failed values of theirs by (metric, reason)."""
+
+    families: tuple[Family, ...] = ()
+    errors: Mapping[tuple[str, str], int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

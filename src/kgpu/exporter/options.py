@@ -24,7 +24,7 @@ from kgpu.exporter.readers import (
     read_virtual,
 )
 from kgpu.exporter.settings import SERIES_LIMIT
-from kgpu.formats.names import POD_RESOURCES_SOCKET
+from kgpu.formats.names import POD_RESOURCES_SOCKET, ROCM_METRICS_CONFIG
 from kgpu.formats.settings import FlagShape, Restart, Setting, read_text, switch
 
 DEFAULT_FILE: Final = "/etc/dcgm-exporter/default-counters.csv"
@@ -104,4 +104,7 @@ OPTIONS: Final = (
          help="Pods on each series, or in kgpu_gpu_pod_info to join with: each or join."),
     _row(attr="series_limit", flag="--series-limit", envs=(f"{_K}SERIES_LIMIT",), read=read_limit,
          default=str(SERIES_LIMIT), help="The most series per scrape, and different ones in an hour."),
+    _row(attr="amd_config", flag="--amd-metrics-config", envs=(f"{_K}AMD_METRICS_CONFIG",), read=read_text,
+         default=ROCM_METRICS_CONFIG, help="On nodes with AMD GPUs: the configuration file of AMD's metrics exporter.",
+         restart=Restart.NONE),
 )  # fmt: skip

@@ -19,7 +19,17 @@ from kgpu.exporter.facts import readable
 from kgpu.exporter.fields import FieldScope, render_value
 from kgpu.exporter.holders import holders
 from kgpu.exporter.labels import Pairs, Texts
-from kgpu.exporter.model import ComputedSample, Family, MetricKind, PlanInput, Planned, SeriesSample, Unit, Value
+from kgpu.exporter.model import (
+    ComputedSample,
+    Family,
+    MetricKind,
+    PlanInput,
+    Planned,
+    SeriesSample,
+    Unit,
+    Value,
+    VendorFamilies,
+)
 from kgpu.exporter.settings import ExporterSettings
 from kgpu.exporter.targets import SeriesTarget, Variant, series_labels, targets
 
@@ -30,6 +40,7 @@ NOT_A_NUMBER: Final = "not-a-number"
 BLANK: Final = "blank"
 _XID: Final = "last_xid"
 _NOTHING: Final[Mapping[str, Value]] = {}
+NO_VENDOR_FAMILIES: Final = VendorFamilies()
 _NO_FAILURES: Final[Mapping[str, str]] = {}
 _SHARED: Final = ("utilization_percent", "memory_used_mib")
 """Readings that processes have too: on a shared device each pod's series has its own."""
@@ -43,17 +54,26 @@ class MissingValues:
     absent: Tally[tuple[str, str]] = field(default_factory=Tally)
 
 
-def plan(look: PlanInput, settings: ExporterSettings, memory: PlanMemory | None = None) -> Planned:
-    """Plan the content of one scrape. ``memory`` kept between calls saves making the same labels again."""
+def plan(
+    look: PlanInput,
+    settings: ExporterSettings,
+    memory: PlanMemory | None = None,
+    vendor: VendorFamilies = NO_VENDOR_FAMILIES,
+) -> Planned:
+    """Plan the content of one scrape. ``memory`` kept between calls saves making the same labels again.
+
+    The ``vendor``'s families are the first that the limit of series leaves out.
+    """
     memory = memory if memory is not None else PlanMemory()
     texts = memory.texts
     rows = memory.rows(look, settings)
-    missing = MissingValues()
+    missing = MissingValues(errors=Tally(vendor.errors))
     families = [
         _family(counter, memory.by_scope[counter.spelled.field.scope], look, missing)
         for counter in settings.counters
         if counter.kind is not MetricKind.LABEL
     ]
+    families += vendor.families
     about: list[Family] = []
     if settings.own_metrics:
         about = self_metrics.device_families([row.target for row in rows], look, settings, texts)

@@ -26,10 +26,12 @@ from kgpu.exporter.counters import (
     parse_counters,
 )
 from kgpu.exporter.self_metrics import ConfigState
+from kgpu.formats.names import AMD
 from kgpu.host.bounded import read_regular
 
 if TYPE_CHECKING:
     from kgpu.exporter.config import ExporterOptions
+    from kgpu.exporter.ticks import VendorPage
     from kgpu.kube.informer import Informer
     from kgpu.kube.port import KubeApi
 
@@ -183,6 +185,24 @@ class CountersSource:
                 if text is not None:
                     self._take(source, text)
                 revision = await informer.changed(revision)
+
+
+def vendor_page(vendor: str, options: ExporterOptions, report: AdviceSink) -> VendorPage | None:
+    """What the page has besides for the GPUs of this vendor; nothing of it is loaded elsewhere."""
+    if vendor != AMD:
+        return None
+    from kgpu.exporter.amd.page import RocmPage
+
+    return RocmPage(options.amd_config, report)
+
+
+def asks_pods(options: ExporterOptions) -> bool:
+    """Whether a vendor's configuration needs uids or labels of pods."""
+    if not os.path.exists(options.amd_config):
+        return False
+    from kgpu.exporter.amd import follow
+
+    return follow.asks_pods(options.amd_config)
 
 
 def _read(path: Path) -> str | UserError:

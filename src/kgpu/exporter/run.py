@@ -24,7 +24,7 @@ from kgpu.base.service import Complaint, StateSink, all_end, ignore_state, runni
 from kgpu.base.waits import first_of
 from kgpu.exporter.config import ExporterOptions
 from kgpu.exporter.model import Users, UsersPort
-from kgpu.exporter.reload import CountersSource
+from kgpu.exporter.reload import CountersSource, vendor_page
 from kgpu.exporter.self_metrics import ConfigState, ExporterStatus
 from kgpu.exporter.serve import MetricsPage
 from kgpu.exporter.ticks import Ticks
@@ -100,6 +100,9 @@ class Exporter:
         self._released = ""
         self._complaint = Complaint(context.report)
         self._users = Users()
+        self._vendor: str | None = None
+        self._page_there = asyncio.Event()
+        self._listening = False
 
     @property
     def counters(self) -> CountersSource:
@@ -121,6 +124,7 @@ class Exporter:
             "events": follow_events(context.reader, self._hear, clock=context.clock, missed=self._missed),
             "counters": self._counters.run(),
             "ticks": self._keep_ticking(server),
+            "vendor": self._follow_vendor(),
         }
         if context.verdicts is not None:
             self._judged(context.verdicts.read())
@@ -145,12 +149,14 @@ class Exporter:
             await self._tick()
 
     async def _listen(self, server: StatusServer) -> Address:
-        options = self._context.options
+        self._listening = True
+        options, page = self._context.options, self._ticks.page
         if options.web_socket:
             from kgpu.exporter.systemd import listening_socket
 
             return await server.start_on(listening_socket())
-        return await server.start(Address(options.address.host, options.address.port))
+        wanted = page.port if page is not None and not options.address_given else None
+        return await server.start(Address(options.address.host, wanted or options.address.port))
 
     def health(self) -> Response:
         """200 while the text is current and the driver answers or is released, else 503 with what is wrong."""
@@ -165,7 +171,11 @@ class Exporter:
         return Response(200, "".join(["OK\n", *broken, *stale]))
 
     def _followed(self) -> tuple[ConfigState, ...]:
-        return (*self._counters.followed(), *((self._web.followed(),) if self._web else ()))
+        return (*self._sources(), *((self._web.followed(),) if self._web else ()))
+
+    def _sources(self) -> tuple[ConfigState, ...]:
+        page = self._ticks.page
+        return (*self._counters.followed(), *(page.followed() if page is not None else ()))
 
     def _step(self) -> float:
         return min(self._context.options.interval, LOOK_SECONDS)
@@ -222,6 +232,7 @@ class Exporter:
             return
         now = context.clock.monotonic()
         self._ticks.read(now, inventory, readings)
+        self._open_page(inventory.vendor)
         self._news = True
         self._read_at, self._read_seconds = time.time(), now - self._began
         if self._error:
@@ -231,6 +242,25 @@ class Exporter:
         self._error = self._released = ""
         self._complaint.over()
         context.on_state(True, "")
+
+    def _open_page(self, vendor: str) -> None:
+        """Add what the vendor has besides, once it is known whose GPUs these are."""
+        options, report = self._context.options, self._context.report
+        if self._vendor is not None:
+            return
+        self._vendor, page = vendor, vendor_page(vendor, options, report)
+        if page is None:
+            return
+        page.on_change(self._wake_up)
+        self._ticks.page = page
+        self._page_there.set()
+        if self._listening and page.port and not options.address_given:
+            report(page.too_late())
+
+    async def _follow_vendor(self) -> None:
+        await self._page_there.wait()
+        assert self._ticks.page is not None, "it is there"
+        await self._ticks.page.run()
 
     async def _read(self) -> tuple[Inventory, tuple[Reading, ...]]:
         inventory = await self._context.reader.inventory()
@@ -267,7 +297,7 @@ class Exporter:
             read_at=self._read_at,
             read_seconds=self._read_seconds,
             scrapes=self._page.scrapes,
-            counters=self._counters.followed(),
+            counters=self._sources(),
             web=self._web.followed() if self._web else None,
         )
 

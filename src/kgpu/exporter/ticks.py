@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from kgpu.base.advice import Advice
 from kgpu.base.service import StandingAdvice
@@ -16,9 +17,9 @@ from kgpu.exporter import computed, self_metrics
 from kgpu.exporter.budget import SeriesBudget
 from kgpu.exporter.counters import CountedMetric
 from kgpu.exporter.facts import answered, failures, gather
-from kgpu.exporter.model import Family, MetricKind, PlanInput, Tick, Unit, Users
+from kgpu.exporter.model import Family, MetricKind, PlanInput, Tick, Unit, Users, VendorFamilies
 from kgpu.exporter.plan import PlanMemory, plan
-from kgpu.exporter.self_metrics import ExporterFigures, ExporterStatus
+from kgpu.exporter.self_metrics import ConfigState, ExporterFigures, ExporterStatus
 from kgpu.exporter.settings import ExporterSettings
 from kgpu.exporter.windows import CLOCK_COUNT, CLOCK_TOTAL, ClockWindow, Xids
 from kgpu.formats.names import NVIDIA
@@ -38,6 +39,35 @@ class TickOutcome:
 
     families: tuple[Family, ...]
     advice: tuple[Advice, ...]
+
+
+class VendorPage(Protocol):
+    """What the page has besides on nodes with one vendor's GPUs."""
+
+    @property
+    def port(self) -> int | None:
+        """Where the vendor's own configuration wants the page; None: it does not say."""
+        ...
+
+    def too_late(self) -> Advice:
+        """That another port is listened on already."""
+        ...
+
+    def on_change(self, changed: Callable[[], object]) -> None:
+        """Call this when the families would be others."""
+        ...
+
+    def plan(self, look: PlanInput, settings: ExporterSettings, verdicts: Iterable[GpuVerdict]) -> VendorFamilies:
+        """The families of one tick."""
+        ...
+
+    def followed(self) -> tuple[ConfigState, ...]:
+        """The state of the vendor's configuration."""
+        ...
+
+    async def run(self) -> None:
+        """Follow that configuration until cancelled."""
+        ...
 
 
 class Ticks:
@@ -64,6 +94,8 @@ class Ticks:
         self._before: Tick | None = None
         self._now = Tick()
         self._verdicts: tuple[GpuVerdict, ...] = ()
+        self.page: VendorPage | None = None
+        """What the GPUs' vendor has besides."""
         self.inventory = NOTHING
         self.answers = False
 
@@ -129,9 +161,10 @@ class Ticks:
             xid_texts={code: self._xid_text(code) for code in self._xids.last.values()} if self._xid_text else {},
         )
         settings = replace(self._settings, without=self._budget.without)
-        planned = plan(look, settings, self._memory)
+        own = self.page.plan(look, settings, self._verdicts) if self.page is not None else VendorFamilies()
+        planned = plan(look, settings, self._memory, own)
         self._figures.count(planned)
-        metrics = sum(counter.kind is not MetricKind.LABEL for counter in settings.counters)
+        metrics = sum(counter.kind is not MetricKind.LABEL for counter in settings.counters) + len(own.families)
         withheld = self._budget.observe(at, planned.label_sets, metrics)
         families = list(planned.families)
         if settings.own_metrics:

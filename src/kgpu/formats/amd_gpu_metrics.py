@@ -84,7 +84,7 @@ TABLES: Final[Mapping[Version, str]] = {
         " "
         + _partitions(
             _BUSY.format(jpeg=40) + " gfx_below_host_limit_ppt_acc:8Q gfx_below_host_limit_thm_acc:8Q"
-            " gfx_low_utilization_acc:8Q"
+            " gfx_low_utilization_acc:8Q gfx_below_host_limit_total_acc:8Q"
         )
         + f" {_END}"
     ),

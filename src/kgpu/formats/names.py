@@ -22,6 +22,7 @@ NVIDIA_DISPLAY_BOARDS: Final = frozenset({"DGX Display", "NVIDIA DGX Display"})
 AMD: Final = "amd"
 AMD_PCI_ID: Final = "1002"
 AMD_CONTROL_NODES: Final = ("/dev/kfd",)
+ROCM_METRICS_CONFIG: Final = "/etc/metrics/config.json"
 
 # Gaudi's
 GAUDI: Final = "gaudi"
@@ -52,6 +53,7 @@ INTEL_DOMAIN: Final = "gpu.intel.com"
 INTEL_RESOURCE_PREFIX: Final = "gpu.intel.com/"
 INTEL_GPU_RESOURCE: Final = "gpu.intel.com/i915"
 INTEL_XE_RESOURCE: Final = "gpu.intel.com/xe"
+ACCELERATOR_DOMAINS: Final = frozenset({NVIDIA_DOMAIN, AMD_DOMAIN, GAUDI_DOMAIN, INTEL_DOMAIN})
 
 # Node labels that choose a configuration
 DEVICE_PLUGIN_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"

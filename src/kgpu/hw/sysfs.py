@@ -14,7 +14,7 @@ MOST_PROPERTIES: Final = 256
 _NUMBER: Final = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _HEX: Final = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 _PROPERTY: Final = re.compile(r"([a-z0-9_]{1,64}) +([0-9]{1,20})", re.ASCII)
-_COUNTS: Final = re.compile(r"\s*ue:\s*([0-9]{1,20})\s+ce:\s*([0-9]{1,20})\s*", re.ASCII)
+_COUNTS: Final = re.compile(r"ue:\s*([0-9]{1,20})\s+ce:\s*([0-9]{1,20})(?:\s+de:\s*([0-9]{1,20}))?", re.ASCII)
 _WORD: Final = re.compile(r"[A-Za-z0-9]{1,16}", re.ASCII)
 _LINE: Final = re.compile(r"[ -~]{0,200}")
 
@@ -57,8 +57,13 @@ def hexadecimal(path: str) -> int:
 
 def error_counts(path: str) -> tuple[int, int]:
     """A block's uncorrectable and correctable errors. Raises OSError, GarbageError."""
+    return all_error_counts(path)[:2]
+
+
+def all_error_counts(path: str) -> tuple[int, int, int | None]:
+    """The same and deferred errors, which newer drivers count besides. Raises OSError, GarbageError."""
     found = _whole(_COUNTS, path)
-    return int(found[1]), int(found[2])
+    return int(found[1]), int(found[2]), None if found[3] is None else int(found[3])
 
 
 def properties(path: str) -> dict[str, int]:

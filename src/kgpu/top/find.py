@@ -125,7 +125,8 @@ def _waiting(status: Mapping[str, Any]) -> str:
 
 def _has_gpus(labels: Mapping[str, Any], capacity: Mapping[str, Any]) -> bool:
     offered = any(
-        key.startswith(f"{names.NVIDIA_DOMAIN}/") and str(count) not in {"", "0"} for key, count in capacity.items()
+        key.partition("/")[0] in names.ACCELERATOR_DOMAINS and str(count) not in {"", "0"}
+        for key, count in capacity.items()
     )
     return offered or labels.get(names.LABEL_GPU_PRESENT) == "true"
 

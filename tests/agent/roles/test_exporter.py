@@ -16,6 +16,7 @@ from kgpu.agent.run import Agent
 from kgpu.formats.names import ENV_LAB_POD_ADDRESS, ENV_RUN_DIR
 from kgpu.hw.simulator import operate
 from kgpu.hw.verdicts import GpuVerdict, VerdictFile, verdicts_path
+from tests.exporter.amd.made import series
 from tests.exporter.serving import fetch, read
 
 LIMIT = 60.0
@@ -154,3 +155,17 @@ async def test_on_a_machine_of_many_simulated_nodes_each_listens_on_its_own_addr
         except ConnectionRefusedError:
             return
         raise AssertionError("it listens on every address")
+
+
+async def test_amd_gpus_have_their_own_names_and_the_verdict(sim_root, tmp_path):
+    async with hosted(sim_root("mi300x", gpus=2), tmp_path) as port:
+        await until(port, TEMPERATURE, lambda found: set(found) == {"0", "1"})
+        page = await fetch(port, "/metrics")
+        good, bad = (next(iter(uuids(page, gpu))) for gpu in "01")
+        VerdictFile(verdicts_path("/", {ENV_RUN_DIR: str(tmp_path)})).write(
+            (GpuVerdict(uuid=good), GpuVerdict(uuid=bad, withdraws=True, reason="RasError"))
+        )
+        await until(port, "kgpu_gpu_healthy", lambda found: found == {"0": 1, "1": 0})
+        text = (await fetch(port, "/metrics"))[2].decode()
+        assert series(text, "gpu_health", "gpu_id") == {("0",): 1, ("1",): 0}
+        assert series(text, "gpu_junction_temperature", "gpu_id") == {("0",): 38, ("1",): 38}

@@ -36,10 +36,11 @@ def open_users(
     driver_root: Path | None = None,
     plugins_folder: Path = Path(KUBELET_DEVICE_PLUGIN_DIR),
     namespace: str = "",
+    facts: bool = False,
     clock: Clock | None = None,
 ) -> KubeletUsers:
     """``host_root`` is the node's / as this process sees it, ``plugins_folder`` the kubelet's of device plugins,
-    ``namespace`` that of kgpu's own pods.
+    ``namespace`` that of kgpu's own pods. ``facts``: the pods' uids and labels are wanted, whatever the options say.
 
     The pods' own labels and uids, and the devices of claims, need ``api`` and the ``node``'s name; without them a
     warning says so, and everything else is shown.
@@ -50,7 +51,7 @@ def open_users(
     from kgpu.kubelet.pod_resources import PodResources
 
     known = api if node else None
-    facts = options.pod_labels or options.pod_uid or options.virtual_gpus is Virtual.ALWAYS
+    facts = facts or options.pod_labels or options.pod_uid or options.virtual_gpus is Virtual.ALWAYS
     if known is None and (facts or options.dra):
         tell(_without(facts, options.dra, node))
     simulated = any(state_file(str(root)) for root in (driver_root, host_root) if root)

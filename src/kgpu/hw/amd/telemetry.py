@@ -14,7 +14,7 @@ from typing import Final
 from kgpu.formats import amd_gpu_metrics
 from kgpu.formats.amd_gpu_metrics import GpuMetricsError, MetricValue
 from kgpu.hw import sysfs as files
-from kgpu.hw.amd.gather import DEVICES, RAS_BLOCKS
+from kgpu.hw.amd.gather import DEVICES
 from kgpu.hw.port import Reading, Value
 from kgpu.hw.sysfs import GarbageError
 
@@ -32,6 +32,20 @@ def _generation(path: str) -> int:
     return _GENERATIONS[found[1]]
 
 
+def _speed(path: str) -> int:
+    """Tenths of GT/s."""
+    found = _SPEED.fullmatch(files.line(path))
+    if found is None:
+        raise GarbageError(path)
+    return int(found[1].replace(".", ""))
+
+
+RAS_BLOCKS: Final = (
+    "umc", "sdma", "gfx", "mmhub", "athub", "pcie_bif", "hdp", "xgmi_wafl", "df", "smn", "sem", "mp0", "mp1", "fuse",
+    "mca", "vcn", "jpeg", "ih", "mpio",
+)  # fmt: skip
+"""Every block that a driver may count errors of; a GPU has some."""
+
 # file, key, how it is read, divisor
 FILES: Final[tuple[tuple[str, str, Callable[[str], int], int], ...]] = (
     ("mem_info_vram_total", "memory_total_mib", files.number, MIB),
@@ -45,6 +59,8 @@ FILES: Final[tuple[tuple[str, str, Callable[[str], int], int], ...]] = (
     ("pcie_replay_count", "pcie_replays", files.number, 1),
     ("current_link_speed", "pcie_generation", _generation, 1),
     ("max_link_speed", "pcie_max_generation", _generation, 1),
+    ("current_link_speed", "pcie_speed_gts", _speed, 10),
+    ("max_link_speed", "pcie_max_speed_gts", _speed, 10),
     ("current_link_width", "pcie_width", files.number, 1),
     ("max_link_width", "pcie_max_width", files.number, 1),
 )
@@ -80,8 +96,46 @@ METRICS: Final[tuple[tuple[str, str, float], ...]] = (
     ("socket_thm_residency_acc", "thermal_residency", 1),
     ("vr_thm_residency_acc", "vr_thermal_residency", 1),
     ("hbm_thm_residency_acc", "memory_thermal_residency", 1),
+    ("accumulation_counter", "residency_steps", 1),
+    ("curr_socket_power", "socket_power_w", 1),
+    ("average_socket_power", "average_socket_power_w", 1),
+    ("average_mm_activity", "media_utilization_percent", 1),
+    ("voltage_soc", "soc_voltage_mv", 1),
+    ("voltage_gfx", "graphics_voltage_mv", 1),
+    ("voltage_mem", "memory_voltage_mv", 1),
+    ("pcie_bandwidth_inst", "pcie_traffic", 1),
+    ("pcie_bandwidth_acc", "pcie_traffic_sum", 1),
+    ("pcie_l0_to_recov_count_acc", "pcie_recoveries", 1),
+    ("pcie_replay_rover_count_acc", "pcie_replay_rollovers", 1),
+    ("mem_max_bandwidth", "memory_max_gb_per_s", 1),
 )
-LINKS: Final = (("xgmi_read_data_acc", "xgmi_{}_rx_kib"), ("xgmi_write_data_acc", "xgmi_{}_tx_kib"))
+# field of gpu_metrics, key of each of its values
+LISTS: Final = (
+    ("xgmi_read_data_acc", "xgmi_{}_rx_kib"),
+    ("xgmi_write_data_acc", "xgmi_{}_tx_kib"),
+    ("temperature_hbm", "hbm_{}_temperature_c"),
+    ("vcn_activity", "vcn_{}_percent"),
+    ("jpeg_activity", "jpeg_{}_percent"),
+)
+# field of each partition, key of each of its values
+PARTS: Final = (
+    ("gfx_busy_inst", "part_{}_xcc_{}_busy_percent"),
+    ("vcn_busy", "part_{}_vcn_{}_busy_percent"),
+    ("jpeg_busy", "part_{}_jpeg_{}_busy_percent"),
+    ("gfx_below_host_limit_acc", "part_{}_xcc_{}_below_limit"),
+    ("gfx_below_host_limit_total_acc", "part_{}_xcc_{}_below_limit"),
+    ("gfx_below_host_limit_ppt_acc", "part_{}_xcc_{}_below_limit_power"),
+    ("gfx_below_host_limit_thm_acc", "part_{}_xcc_{}_below_limit_thermal"),
+    ("gfx_low_utilization_acc", "part_{}_xcc_{}_low_utilization"),
+)
+# field of gpu_metrics, kind of clock; clocks are numbered through, as AMD's tools do
+CLOCKS: Final = (
+    ("current_gfxclk", "system"),
+    ("current_uclk", "memory"),
+    ("current_vclk0", "video"),
+    ("current_dclk0", "data"),
+    ("current_socclk", "soc"),
+)
 
 
 def read(sys: str, bus: str) -> Reading:
@@ -113,10 +167,28 @@ def of_metrics(fields: Mapping[str, MetricValue]) -> dict[str, float]:
             value = max((one for one in value if one is not None), default=None)
         if value is not None:
             found[key] = value * factor
-    for name, form in LINKS:
-        rows = fields.get(name)
-        if isinstance(rows, tuple):
-            found |= {form.format(number): float(row) for number, row in enumerate(rows) if row is not None}
+    for name, form in LISTS:
+        found |= {form.format(number): value for number, value in _listed(fields.get(name))}
+    for part in range(amd_gpu_metrics.PARTITIONS):
+        for name, form in PARTS:
+            rows = _listed(fields.get(f"xcp{part}.{name}"))
+            found |= {form.format(part, number): value for number, value in rows}
+    return found | _clocks(fields)
+
+
+def _listed(value: MetricValue) -> list[tuple[int, float]]:
+    """The values that a GPU has of one field, with their places."""
+    rows = value if isinstance(value, tuple) else (value,)
+    return [(number, float(row)) for number, row in enumerate(rows) if row is not None]
+
+
+def _clocks(fields: Mapping[str, MetricValue]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    first = 0
+    for name, kind in CLOCKS:
+        value = fields.get(name)
+        found |= {f"clock_{kind}_{first + number}_mhz": clock for number, clock in _listed(value)}
+        first += len(value) if isinstance(value, tuple) else 1
     return found
 
 
@@ -150,7 +222,7 @@ def _ras(folder: str, values: dict[str, Value], failures: dict[str, str]) -> Non
     sums = [0, 0]
     for block in RAS_BLOCKS:
         try:
-            counts = files.error_counts(f"{folder}/ras/{block}_err_count")
+            *counts, deferred = files.all_error_counts(f"{folder}/ras/{block}_err_count")
         except FileNotFoundError:
             continue
         except (OSError, GarbageError):
@@ -159,6 +231,9 @@ def _ras(folder: str, values: dict[str, Value], failures: dict[str, str]) -> Non
         counted = True
         sums = [sums[0] + counts[0], sums[1] + counts[1]]
         values[f"ecc_uncorrected_{block}"], values[f"ecc_corrected_{block}"] = map(float, counts)
+        if deferred is not None:
+            values[f"ecc_deferred_{block}"] = float(deferred)
+            values["ecc_deferred_volatile"] = float(values.get("ecc_deferred_volatile", 0.0)) + deferred
     if counted and "ecc_uncorrected_volatile" not in failures:
         values["ecc_uncorrected_volatile"], values["ecc_corrected_volatile"] = map(float, sums)
 
