@@ -33,10 +33,10 @@ ON_OPENSHIFT: Final = "agent-with-openshift"
 INSTALLATIONS: Final = {
     "agent": (SETTINGS, HOST_DRIVER),
     "agent-with-driver": (SETTINGS, DRIVER),
-    "agent-with-options": (dataclasses.replace(SETTINGS, dra=True), OPTIONS),
+    "agent-with-options": (dataclasses.replace(SETTINGS, dra=True, feature_rules=True), OPTIONS),
     ON_OPENSHIFT: (SETTINGS, DRIVER),
     "operands": (OPERANDS, HOST_DRIVER),
-    "operands-with-options": (dataclasses.replace(OPERANDS, dra=True), OPTIONS),
+    "operands-with-options": (dataclasses.replace(OPERANDS, dra=True, feature_rules=True), OPTIONS),
 }
 
 
@@ -48,7 +48,7 @@ def objects(chart: Chart, installation: str) -> list[Object]:
         observed = openshift(rhcos("r1"))
     rendered = Case(policy=policy(spec), settings=settings, observed=observed).rendered()
     assert rendered.errors == {}
-    sets = {OPTIONS: ("cdi.nriPluginEnabled=true", "dra.enabled=true")}.get(spec, ())
+    sets = {OPTIONS: ("cdi.nriPluginEnabled=true", "dra.enabled=true", "nfd.nodefeaturerules=true")}.get(spec, ())
     if installation == ON_OPENSHIFT:
         sets = ("platform.openshift=true",)
     return [*chart(f"layout={settings.layout}", *sets).objects, *rendered.objects]

@@ -144,8 +144,10 @@ def test_features_of_others_and_foreign_labels_are_refused(server: Server, given
     assert word in answer.value["message"]
 
 
-def test_an_agent_writes_and_takes_back_the_features_of_its_own_node(server: Server) -> None:
+@pytest.mark.parametrize("name", [f"nvidia-features-for-{NODE}", NODE])
+def test_an_agent_writes_and_takes_back_the_features_of_its_own_node(server: Server, name: str) -> None:
     agent, own = token(server), granted_feature(NODE)
+    own = {**own, "metadata": {**own["metadata"], "name": name}}
     place = f"{OBJECTS}/{own['metadata']['name']}"
     assert server.ask("POST", OBJECTS, own, token=agent).code == 201
     change = {"metadata": {"labels": {"nfd.node.kubernetes.io/node-name": OTHER}}}

@@ -163,3 +163,16 @@ def test_no_pod_reaches_the_ports_of_the_probes(chart: Chart) -> None:
 def test_the_defaults_alone_ask_for_nothing_that_is_not_built(chart: Chart) -> None:
     found = decode.clusterpolicy(chart().one("ClusterPolicy", "cluster-policy"))
     assert (found.warnings, found.unbuilt) == ((), ())
+
+
+def test_rules_of_node_features_and_what_they_may_give_are_values_of_the_replaced_chart(chart: Chart) -> None:
+    def told(*sets: str) -> dict[str, str]:
+        pod = chart(*sets).one("Deployment", "gpu-operator")["spec"]["template"]["spec"]
+        env = {entry["name"]: entry.get("value") for entry in pod["containers"][0]["env"]}
+        return {name: value for name, value in env.items() if name.startswith("KGPU_FEATURE_RULES")}
+
+    config = "node-feature-discovery.master.config"
+    assert told() == told(f"{config}.enableTaints=true") == {}
+    assert told("nfd.nodefeaturerules=true") == {"KGPU_FEATURE_RULES": "true"}
+    given = ("nfd.nodefeaturerules=true", f"{config}.enableTaints=true", f"{config}.klog.v=1")
+    assert told(*given)["KGPU_FEATURE_RULES_CONFIG"] == '{"enableTaints":true}'

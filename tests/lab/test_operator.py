@@ -47,6 +47,8 @@ pytestmark = pytest.mark.timeout(300)
 WAIT_S = 90.0
 GPUS = {"gpu-node-1": "8", "l4-1": "2"}
 CPU = "cpu-1"
+RULED = "example.com/new-kernel"
+WITHIN_S = 10.0  # a machine that is busy with other tests takes longer than the second that is promised
 POLICY = ("clusterpolicy", "cluster-policy")
 Object = dict[str, Any]
 # What kubectl shows of a fleet that is not as it should be.
@@ -350,6 +352,64 @@ def test_a_lost_gpu_is_repaired_by_itself_where_that_is_wanted(fleet: EmbeddedLa
         )
         settled(fleet)
         assert [obj["status"]["result"] for obj in suggested()] == ["Succeeded"]
+
+
+def rule(name: str, operator: str, *values: str) -> str:
+    """A NodeFeatureRule about the kernel's main version."""
+    term = {"feature": "kernel.version", "matchExpressions": {"major": {"op": operator, "value": [*values]}}}
+    rules = [{"name": "kernel", "labels": {RULED: "true"}, "matchFeatures": [term]}]
+    kind = {"apiVersion": names.NFD_API_VERSION, "kind": "NodeFeatureRule"}
+    return json.dumps({**kind, "metadata": {"name": name}, "spec": {"rules": rules}})
+
+
+@contextmanager
+def feature_rules(fleet: EmbeddedLab) -> Iterator[None]:
+    """Rules are carried out while this lasts; with the chart's value the operator gets these rights, too."""
+    place = ("--namespace", GPU_OPERATOR_NAMESPACE)
+    account = f"--serviceaccount={GPU_OPERATOR_NAMESPACE}:gpu-operator"
+    kinds = "nodefeatures.nfd.k8s-sigs.io,nodefeaturerules.nfd.k8s-sigs.io"
+    rights = {"follows": ("list,watch", kinds), "defines": ("get,create", "customresourcedefinitions")}
+    for one, (verbs, resources) in rights.items():
+        grant = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": one}}
+        groups = sorted({resource.partition(".")[2] or "apiextensions.k8s.io" for resource in resources.split(",")})
+        plain = [resource.partition(".")[0] for resource in resources.split(",")]
+        row = {"apiGroups": groups, "resources": plain, "verbs": verbs.split(",")}
+        run_kubectl(fleet, "apply", "--filename", "-", stdin=json.dumps({**grant, "rules": [row]}))
+        run_kubectl(fleet, "create", "clusterrolebinding", one, f"--clusterrole={one}", account)
+    try:
+        run_kubectl(fleet, "set", "env", "deployment/gpu-operator", f"{names.ENV_FEATURE_RULES}=true", *place)
+        yield
+    finally:
+        run_kubectl(fleet, "set", "env", "deployment/gpu-operator", f"{names.ENV_FEATURE_RULES}-", *place)
+        run_kubectl(fleet, "delete", "clusterrolebinding,clusterrole", *rights)
+
+
+def test_rules_of_node_features_are_carried_out_where_that_is_wanted(fleet: EmbeddedLab) -> None:
+    settled(fleet)
+    every = {*GPUS, CPU}
+
+    def having(key: str) -> set[str]:
+        return {one["metadata"]["name"] for one in get(fleet, "nodes")["items"] if key in one["metadata"]["labels"]}
+
+    def events() -> list[Object]:
+        found = json.loads(run_kubectl(fleet, "get", "events", "--namespace", "default", "--output", "json"))["items"]
+        return [one for one in found if one["reason"] == "NodeFeatureRuleRefused"]
+
+    with feature_rules(fleet):
+        until(fleet, lambda: having(names.LABEL_FEATURE_RULES) == every, "every node to be labelled by the operator")
+        run_kubectl(fleet, "apply", "--filename", "-", stdin=rule("mine", "Gt", "0"))
+        applied = time.monotonic()
+        until(fleet, lambda: having(RULED) == every, "the rule's label")
+        assert time.monotonic() - applied < WITHIN_S
+        run_kubectl(fleet, "apply", "--filename", "-", stdin=rule("mine", "Lt", "0"))
+        until(fleet, lambda: not having(RULED), "the label to go with the rule's change")
+        run_kubectl(fleet, "apply", "--filename", "-", stdin=rule("bad", "InRegexp", "("))
+        until(fleet, lambda: bool(events()), "the bad rule's Event")
+        assert {one["involvedObject"]["name"] for one in events()} == {"bad"}
+        assert having(NFD_OS_ID) == every
+    until(fleet, lambda: not having(names.LABEL_FEATURE_RULES), "the operator to take its labels back")
+    until(fleet, lambda: having(NFD_OS_ID) == every, "agents to label their nodes themselves")
+    settled(fleet)
 
 
 @contextmanager

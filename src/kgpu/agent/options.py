@@ -50,8 +50,9 @@ class AgentOptions:
     plugin waits for before it offers anything, None to wait for nothing. With ``toolkit_expected`` something on
     this node writes CDI specs, and the validator looks for them. ``foreign_nfd`` means that another node feature
     discovery works in this cluster; ``take_over_features`` that none does, and that what one has left is taken
-    over. ``role_args`` are arguments of the first role in ``roles``, as the replaced program takes them, in a
-    process that runs that role for the operator.
+    over. With ``feature_rules`` kgpu's operator labels Nodes, by what agents say in NodeFeatures. ``role_args`` are
+    arguments of the first role in ``roles``, as the replaced program takes them, in a process that runs that role for
+    the operator.
     """
 
     roles: tuple[str, ...] = ()
@@ -64,6 +65,7 @@ class AgentOptions:
     toolkit_expected: bool = True
     foreign_nfd: bool = False
     take_over_features: bool = False
+    feature_rules: bool = False
     node_name: str = ""
     kubeconfig: str = ""
     namespace: str = ""

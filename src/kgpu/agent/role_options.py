@@ -77,6 +77,7 @@ def _ordered(base: AgentOptions, config: AgentConfig) -> dict[str, Any]:
         "driver_install_dir": Path(config.driver_install_dir),
         "foreign_nfd": config.other_discovery,
         "take_over_features": config.take_over_features,
+        "feature_rules": config.feature_rules,
         "validations_dir": (base.validations_dir or Path(VALIDATIONS_DIR)) if _enabled(config, VALIDATOR) else None,
         "toolkit_expected": _enabled(config, TOOLKIT),
         "labels_sink": LabelsSink.NODE_FEATURE if config.node_feature_api else LabelsSink.NODE,

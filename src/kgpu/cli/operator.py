@@ -21,6 +21,8 @@ from kgpu.cli._common import ExampleCommand, ExampleGroup, check_kubeconfig, log
 from kgpu.cli._options import help_with_variables, settled
 from kgpu.formats.names import (
     ALLOCATION_DEVICE_PLUGIN,
+    ENV_FEATURE_RULES,
+    ENV_FEATURE_RULES_CONFIG,
     ENV_HEALTH_CONFIG,
     ENV_OPERATIONS,
     ENV_OPERATIONS_CONFIG,
@@ -32,6 +34,7 @@ from kgpu.formats.settings import FlagShape, Setting
 
 if TYPE_CHECKING:
     from kgpu.base.http import Address
+    from kgpu.discovery.master.model import MasterSettings
     from kgpu.manager.controller import LeaderController
     from kgpu.manager.run import Options
     from kgpu.notifications.notifier import Notifier
@@ -79,6 +82,11 @@ RUN: Final = (
             metavar="HOW",
             help="Whether another node feature discovery works here: detect (its account may patch Nodes), present, "
             "ignore."),
+    Setting(attr="feature_rules", flag="--feature-rules", envs=(ENV_FEATURE_RULES,), default="false", metavar="BOOL",
+            help="Whether NodeFeatureRules are carried out; never beside another node feature discovery."),
+    Setting(attr="feature_rules_config", flag="--feature-rules-config", envs=(ENV_FEATURE_RULES_CONFIG,),
+            metavar="YAML",
+            help="What they may give: {enableTaints: true}; also denyLabelNs, extraLabelNs, labelWhiteList."),
     Setting(attr="other_operator", flag="--other-operator", envs=("KGPU_OTHER_OPERATOR",), default="detect",
             metavar="HOW",
             help="Hold still beside another GPU operator: detect (its account may write ClusterPolicies), ignore."),
@@ -176,7 +184,10 @@ def run(*, log_level: str, log_format: str, **flags: Any) -> None:
     budget, policy, webhook = budget_of(config, flags), remediation_of(config), webhook_of(flags)
     configure(level=_level(log_level, flags["zap_level"]), form=_form(log_format, flags["zap_encoder"]))
     acts, mig = acts_of(settings, config), mig_of(config)
-    run_async(_run(flags["kubeconfig"], settings, options, budget, policy, acts=acts, mig=mig, webhook=webhook))
+    master = master_of(flags)
+    run_async(
+        _run(flags["kubeconfig"], settings, options, budget, policy, acts=acts, mig=mig, webhook=webhook, master=master)
+    )
 
 
 @operator.command("cleanup", cls=ExampleCommand, examples="kgpu operator cleanup --namespace gpu-operator")
@@ -203,6 +214,7 @@ def cleanup(*, log_level: str, log_format: str, **flags: Any) -> None:
 async def _run(
     kubeconfig: str, settings: OperatorSettings, options: Options, budget: OperationBudget | None,
     policy: RemediationPolicy, *, acts: ActSettings, mig: MigPolicy, webhook: WebhookSettings | None = None,
+    master: MasterSettings | None = None,
 ) -> None:  # fmt: skip
     import asyncio
     import signal
@@ -210,6 +222,7 @@ async def _run(
     from kgpu.base.backoff import Backoff
     from kgpu.base.supervise import stop_on_signals
     from kgpu.base.waits import first_of
+    from kgpu.discovery.master.off import FeatureRulesOff
     from kgpu.kube.client import connect
     from kgpu.kube.informer import Scope
     from kgpu.kube.port import NODES
@@ -231,10 +244,18 @@ async def _run(
             finding = asyncio.ensure_future(find_owner(api, settings.namespace, os.environ.get("POD_NAME", "")))
             if not await first_of(finding, stop.wait()):
                 return
-            nodes = None if budget is None else SharedInformer(api, Scope(NODES), backoff=Backoff(PAUSE))
-            controllers: list[LeaderController] = [
-                OperatorController(api, dataclasses.replace(settings, owner=finding.result()), nodes=nodes)
-            ]
+            shared = budget is not None or master is not None
+            nodes = SharedInformer(api, Scope(NODES), backoff=Backoff(PAUSE)) if shared else None
+            policies = OperatorController(api, dataclasses.replace(settings, owner=finding.result()), nodes=nodes)
+            controllers: list[LeaderController] = [policies]
+            if master is None or nodes is None:
+                controllers.append(FeatureRulesOff(settings.namespace))
+            else:
+                from kgpu.discovery.master.run import FeatureRulesController
+
+                controllers.append(
+                    FeatureRulesController(api, master, nodes=nodes, other=lambda: policies.other_discovery)
+                )
             if budget is None:
                 controllers.append(OperationsOff())
             else:
@@ -260,13 +281,27 @@ async def _run(
         await api.close()
 
 
+def master_of(options: Mapping[str, Any]) -> MasterSettings | None:
+    """What carries out rules of node features, None if that is switched off. Raises ConfigError."""
+    from kgpu.discovery.master.config import read_limits
+    from kgpu.discovery.master.model import MasterSettings
+
+    where = f"--feature-rules-config or {ENV_FEATURE_RULES_CONFIG}"
+    limits = read_limits(_mapping(options, "feature_rules_config", where), where)
+    if not _bool(options, "feature_rules", f"--feature-rules or {ENV_FEATURE_RULES}"):
+        return None
+    return MasterSettings(namespace=options["namespace"], limits=limits)
+
+
 async def _clean_up(kubeconfig: str, namespace: str, limits: Limits) -> None:
+    from kgpu.discovery.master.writing import give_back
     from kgpu.kube.client import connect
     from kgpu.operator.cleanup import clean_up
 
     api = connect(kubeconfig)
     try:
         await clean_up(api, namespace, limits, say=click.echo)
+        await give_back(api, namespace)
     finally:
         await api.close()
 
@@ -310,6 +345,7 @@ def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorS
                 [str(presence) for presence in OtherPresence],
             )
         ),
+        feature_rules=_bool(options, "feature_rules", f"--feature-rules or {ENV_FEATURE_RULES}"),
         other_operator=OtherPresence(
             _one_of(
                 options,

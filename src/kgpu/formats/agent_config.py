@@ -50,6 +50,7 @@ class AgentConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     node feature discovery is there that turns them into labels; otherwise they are written to the Node.
     ``other_discovery``: a node feature discovery other than kgpu's works in this cluster. ``take_over_features``: none
     does, by the administrator's word, and the keys that one has left on a Node are kgpu's.
+    ``feature_rules``: kgpu's operator labels Nodes, by its rules and by what agents say in NodeFeatures.
     ``own_pods``: operands have pods of their own, with environment, files and arguments there and not here, so that an
     agent of all roles goes on as it was told before until it is removed.
     ``driver_root`` is where the driver is on the host, "" to look: the install folder if a driver is there, else
@@ -61,6 +62,7 @@ class AgentConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     node_feature_api: bool = False
     other_discovery: bool = False
     take_over_features: bool = False
+    feature_rules: bool = False
     leaving: bool = False
     own_pods: bool = False
     driver_root: str = ""

@@ -263,10 +263,18 @@ KGPU: Final = "kgpu"  # value of the name and part-of labels on kgpu's own objec
 NAME_LABEL: Final = "app.kubernetes.io/name"
 OPERATOR_LEASE: Final = "53822513.nvidia.com"
 OPERATOR_STATUS_MANAGER: Final = "kgpu-operator-status"
+ENV_FEATURE_RULES: Final = "KGPU_FEATURE_RULES"
+ENV_FEATURE_RULES_CONFIG: Final = "KGPU_FEATURE_RULES_CONFIG"
 OPERATOR_COMPONENT: Final = "kgpu-operator"  # source of its Events
 
 # Node feature discovery's list of the labels that it has set; an instance's name and a dot may come before it
 NFD_TRACKING_ANNOTATION: Final = "nfd.node.kubernetes.io/feature-labels"
+# Its lists of what else it has set
+NFD_TRACKED_ANNOTATIONS: Final = "nfd.node.kubernetes.io/feature-annotations"
+NFD_TRACKED_RESOURCES: Final = "nfd.node.kubernetes.io/extended-resources"
+NFD_TRACKED_TAINTS: Final = "nfd.node.kubernetes.io/taints"
+LABEL_FEATURE_RULES: Final = "kgpu.dev/feature-rules"
+"""On Nodes whose lists are kept by kgpu: it takes back what is on them once rules are switched off."""
 
 # On Nodes of a lab that are only data: nothing runs in their pods
 LABEL_LIGHT: Final = "kgpu.dev/light"

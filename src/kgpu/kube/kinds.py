@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.formats.names import KGPU_DOMAIN, NVIDIA_DOMAIN
+from kgpu.formats.names import KGPU_DOMAIN, NFD_DOMAIN, NVIDIA_DOMAIN
 from kgpu.kube.port import CONFIG_MAPS, LEASES, NODE_FEATURES, NODES, PODS, Object, Resource
 
 NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
@@ -42,6 +42,7 @@ SECURITY_CONTEXT_CONSTRAINTS: Final = Resource(
 CLUSTER_POLICIES: Final = Resource(NVIDIA_DOMAIN, "v1", "clusterpolicies", "ClusterPolicy", namespaced=False)
 NVIDIA_DRIVERS: Final = Resource(NVIDIA_DOMAIN, "v1alpha1", "nvidiadrivers", "NVIDIADriver", namespaced=False)
 NODE_OPERATIONS: Final = Resource(KGPU_DOMAIN, "v1alpha1", "nodeoperations", "NodeOperation", namespaced=False)
+NODE_FEATURE_RULES: Final = Resource(NFD_DOMAIN, "v1alpha1", "nodefeaturerules", "NodeFeatureRule", namespaced=False)
 
 RESOURCE_SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 

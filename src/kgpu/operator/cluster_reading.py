@@ -193,6 +193,7 @@ def _settings(namespace: str, deployment: Object | None) -> OperatorSettings:
         dra_gates=env.get("KGPU_DRA_FEATURE_GATES", ""),
         discovery=_on(env, "KGPU_DISCOVERY"),
         other_discovery=_other(env, "KGPU_OTHER_DISCOVERY"),
+        feature_rules=_on({names.ENV_FEATURE_RULES: "false", **env}, names.ENV_FEATURE_RULES),
         other_operator=_other(env, "KGPU_OTHER_OPERATOR"),
         operations=_on(env, names.ENV_OPERATIONS),
         health=_on(env, "KGPU_HEALTH"),

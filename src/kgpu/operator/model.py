@@ -102,6 +102,8 @@ class OperatorSettings:
     """The built-in node feature discovery (Helm value ``nfd.enabled``); it adds no labels where another one works."""
     other_discovery: OtherPresence = OtherPresence.DETECT
     """Whether another node feature discovery works here (``nfd.other``)."""
+    feature_rules: bool = False
+    """Whether rules of node features are carried out (``nfd.nodefeaturerules``); not beside another discovery."""
     other_operator: OtherPresence = OtherPresence.DETECT
     """Whether another GPU operator makes kgpu do nothing (``operator.otherOperator``); never ``PRESENT``."""
     operations: bool = True

@@ -74,6 +74,8 @@ class OperatorController:
         self.planner = planner
         self.stopwatch = stopwatch
         self.working: _Term | None = None
+        self.other_discovery: bool | None = None
+        """Whether another node feature discovery works in this cluster; None before the first pass."""
 
     async def watch(self) -> None:
         """Follow the cluster until cancelled."""
@@ -180,6 +182,7 @@ class _Term:
         begin = operator.stopwatch()
         observed = operator.watching.observed({**self.applier.errors, **self.upgrading.errors}, others)
         spent = operator.stopwatch() - begin
+        operator.other_discovery = observed.foreign_nfd
         try:
             await self.policy_absence.check(observed)
         except KubeError:

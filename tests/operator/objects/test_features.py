@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from kgpu.formats import names
 from kgpu.operator.leaving import outliving_policy
 from kgpu.operator.model import ObservedCluster, OperatorSettings
 from kgpu.operator.objects import rbac
+from kgpu.operator.rendering.agent_settings import agent_config
 from tests.operator.objects.scenes import HOST_DRIVER, OPERANDS, SETTINGS, Case, policy
 
 KIND = frozenset({"nodefeatures.nfd.k8s-sigs.io"})
@@ -35,6 +38,29 @@ def test_where_the_kind_is_the_publisher_has_it(settings: OperatorSettings, acco
 @pytest.mark.parametrize(("settings", "account"), LAYOUTS, ids=["agent", "operands"])
 def test_where_it_is_not_nobody_has_it(settings: OperatorSettings, account: str) -> None:
     assert roles(settings, ObservedCluster()) == {}
+
+
+@pytest.mark.parametrize(("settings", "account"), LAYOUTS, ids=["agent", "operands"])
+def test_where_rules_are_carried_out_the_finder_has_it_too(settings: OperatorSettings, account: str) -> None:
+    ruled = dataclasses.replace(settings, feature_rules=True)
+    finder = "kgpu-node-features"
+    assert roles(ruled, ObservedCluster(kinds=KIND)) == {
+        f"{one}-publish-features": [one] for one in (account, finder)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("observed", "told"),
+    [
+        (ObservedCluster(kinds=KIND), True),
+        (ObservedCluster(), False),
+        (ObservedCluster(kinds=KIND, foreign_nfd=True), False),
+    ],
+)
+def test_agents_tell_the_operator_where_it_carries_out_rules(observed: ObservedCluster, told: bool) -> None:
+    ruled = dataclasses.replace(SETTINGS, feature_rules=True)
+    assert agent_config(policy(), ruled, observed).feature_rules is told
+    assert not agent_config(policy(), SETTINGS, observed).feature_rules
 
 
 def test_the_role_comes_before_the_settings_that_tell_agents_to_publish() -> None:

@@ -19,6 +19,11 @@ async def _features(host: Host, handle: RoleHandle) -> None:
 
     options = host.options
     known = options.has_api_server and options.node_name
+    tell_operator = None
+    if known and options.feature_rules:
+        from kgpu.discovery.features.feature_object import NodeFeatureObject
+
+        tell_operator = NodeFeatureObject(host.api(), node=options.node_name, namespace=options.namespace).publish
     await run(
         FeaturesContext(
             publisher=NodeFeatureLabels(host.api(), node=options.node_name) if known else MemoryFeatures(),
@@ -29,6 +34,7 @@ async def _features(host: Host, handle: RoleHandle) -> None:
             take_over=options.take_over_features,
             lost=host.lost,
             read=partial(read_node, node_name=options.node_name),
+            tell_operator=tell_operator,
         )
     )
 
@@ -38,6 +44,10 @@ async def _withdraw(api: KubeApi, options: AgentOptions) -> None:
     from kgpu.discovery.features.run import withdraw
 
     await withdraw(NodeFeatureLabels(api, node=options.node_name))
+    if options.feature_rules:
+        from kgpu.discovery.features.feature_object import NodeFeatureObject
+
+        await NodeFeatureObject(api, node=options.node_name, namespace=options.namespace).withdraw()
 
 
 ROLE: Final = Role(
@@ -45,6 +55,6 @@ ROLE: Final = Role(
     _features,
     aliases=("nfd", "node-features"),
     hardware=False,
-    orders=("driver_install_dir", "foreign_nfd", "take_over_features"),
+    orders=("driver_install_dir", "foreign_nfd", "take_over_features", "feature_rules"),
     withdraw=_withdraw,
 )

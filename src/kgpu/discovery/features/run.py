@@ -31,6 +31,7 @@ INTERVAL: Final = 60.0  # seconds between readings without a cause, as in node f
 LOOK: Final = 5.0  # seconds between checks which PCI devices and files exist
 SPREAD: Final = 0.2  # random share of the interval, so that a fleet does not call the API server at the same moment
 OTHER: Final = "node feature discovery"
+OPERATOR: Final = "kgpu's operator"
 _RETRY: Final = BackoffPolicy(first=1.0, cap=60.0)
 # If something keeps removing the labels, they are restored at growing intervals, up to the usual one.
 _RESTORE: Final = BackoffPolicy(first=0.2, cap=INTERVAL, factor=2.0, healthy_after=INTERVAL / 2)
@@ -44,6 +45,7 @@ class FeaturesContext:
     known in this cluster. ``take_over`` means that the administrator says there is none, and its labels on the Node are
     leftovers. ``on_state(True, what)`` reports that the labels are up to date. ``lost(labels)`` returns once the Node
     has had all of these labels and then lost one; None if nobody follows the Node, and then the next round restores it.
+    ``tell_operator`` publishes what was read where kgpu's operator labels Nodes; then it is the other discovery.
     """
 
     publisher: FeaturesPublisher
@@ -58,6 +60,7 @@ class FeaturesContext:
     devices: Callable[[Sequence[Path]], frozenset[str]] = changes
     uniform: Callable[[], float] = random.random
     lost: Callable[[Mapping[str, str]], Awaitable[None]] | None = None
+    tell_operator: Callable[[ReadNode], Awaitable[None]] | None = None
 
 
 @dataclass(slots=True)
@@ -111,14 +114,20 @@ async def _once(ctx: FeaturesContext, notes: _ToldNotes) -> tuple[Mapping[str, s
     # In a thread: files of a broken PCI function can take seconds, and this event loop also serves others.
     read = await beside(ctx.read, ctx.roots)
     notes.tell(read.notes)
+    if ctx.tell_operator is not None:
+        await ctx.tell_operator(read)
     wanted = read.labels
     kept = {key: value for key, value in wanted.items() if key not in seen.others}
     other = seen.discovery or (OTHER if ctx.foreign else "")
+    if ctx.tell_operator is not None:
+        other = OPERATOR
     if other:
         kept = {key: value for key, value in kept.items() if key in seen.mine}
     await _write(ctx, seen, kept)
     if not other:
         return kept, f"{len(kept)} labels"
+    if other == OPERATOR:
+        return kept, f"{len(read.labels)} labels and the features of the node are in its NodeFeature"
     left = f", but for {len(kept)} that it has not published" if kept else ""
     return kept, f"stands back: {other} labels this node{left}"
 

@@ -9,7 +9,10 @@ from kgpu.formats.operands import BY_ROLE
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.checks import refused_causes, role_cause
 from kgpu.operator.labels import looked_at, opted_out
+from kgpu.operator.model import Object
 from kgpu.operator.objects import finder
+from kgpu.operator.objects.common import Scene
+from kgpu.operator.objects.rbac import features
 from kgpu.operator.operand_spec import OperandPod, OperandSpec
 from kgpu.operator.verdict import (
     NOT_LOOKED_AT,
@@ -95,8 +98,13 @@ def _verdict(view: CauseView) -> OperandVerdict:
     return verdict_of(OPERAND, counted, unique(findings), notes)
 
 
+def _publishes_features(scene: Scene) -> list[Object]:
+    return features(scene, OPERAND.state, OPERAND.account) if scene.settings.feature_rules else []
+
+
 SPEC: Final = OperandSpec(
     operand=OPERAND,
+    objects=_publishes_features,
     # It also runs beside another discovery, as it gives way label by label on each node.
     enabled=lambda _, settings: settings.discovery,
     pod=OperandPod(

@@ -46,6 +46,7 @@ def agent_config(policy: Policy, settings: OperatorSettings, observed: ObservedC
         node_feature_api=uses_node_features(observed),
         other_discovery=observed.foreign_nfd,
         take_over_features=settings.other_discovery is OtherPresence.IGNORE,
+        feature_rules=settings.feature_rules and not observed.foreign_nfd and has_kind(observed, NODE_FEATURES),
         leaving=policy.deleting,
         own_pods=not in_agent,
         driver_install_dir=paths.driver_install_dir,
