@@ -26,12 +26,17 @@ class RocmConfigFile:
         self._told = ""
         self._text: str | None = None
         self._error: UserError | None = None
+        self._first: RocmConfig | None = None
         self.there = False
         self.config = RocmConfig()
         self.changed: Callable[[], object] = lambda: None
         self.look()
-        self.first = self.config
+        self._first = self.config
+
+    @property
+    def first(self) -> RocmConfig:
         """As it was when the exporter began: what can't change any more."""
+        return self._first or self.config
 
     def look(self) -> None:
         """Read the file now. Without one everything is as it is by default."""
@@ -59,10 +64,9 @@ class RocmConfigFile:
         self._text, self._error, self._told = text, None, ""
         for advice in told:
             self._report(advice)
-        first = getattr(self, "first", self.config)
         for what, now, then in (
-            ("ServerPort", self.config.port, first.port),
-            ("what pods are asked for", self.config.asks_pods, first.asks_pods),
+            ("ServerPort", self.config.port, self.first.port),
+            ("what pods are asked for", self.config.asks_pods, self.first.asks_pods),
         ):
             if now != then:
                 self._report(_later(str(self._path), what))
