@@ -47,7 +47,9 @@ class TrackedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFeature:
-    """A NodeFeature: what one program has found on ``node``; nothing where it is not of the operator's namespace."""
+    """A NodeFeature: what one program has found on ``node``; nothing where it is not of the operator's namespace.
+    ``ours``: an agent of kgpu has written it.
+    """
 
     namespace: str
     name: str
@@ -55,6 +57,7 @@ class StoredFeature:
     version: str = field(compare=False)
     node: str
     used: bool
+    ours: bool = False
     features: FeatureSet = FeatureSet()  # noqa: RUF009 - it is frozen
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -100,13 +103,15 @@ def feature_of(obj: Object, namespace: str) -> StoredFeature:
     """A NodeFeature object; of other namespaces than ``namespace`` nothing but whose it is."""
     used = namespace_of(obj) == namespace
     spec = read_feature(obj).spec if used else None
+    labels = mapping(mapping(obj.get("metadata")).get("labels"))
     return StoredFeature(
         namespace=namespace_of(obj),
         name=name_of(obj),
         uid=text(mapping(obj.get("metadata")).get("uid")),
         version=version_of(obj),
-        node=text(mapping(mapping(obj.get("metadata")).get("labels")).get(names.NFD_NODE_NAME_LABEL)),
+        node=text(labels.get(names.NFD_NODE_NAME_LABEL)),
         used=used,
+        ours=used and labels.get(names.PART_OF_LABEL) == names.KGPU,
         features=feature_set(spec.features) if spec else FeatureSet(),
         labels=dict(spec.labels) if spec else {},
     )
