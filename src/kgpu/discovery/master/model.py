@@ -9,6 +9,7 @@ from typing import Any, Final
 from kgpu.base.advice import Advice
 from kgpu.base.plain import items, mapping, text
 from kgpu.discovery.features.model import FeatureSet
+from kgpu.discovery.master.sharing import FeatureShare
 from kgpu.discovery.rules.decode import ObjectFlaw, read_feature, read_rules
 from kgpu.discovery.rules.model import RuleSource, feature_set
 from kgpu.discovery.rules.outputs import OutputLimits
@@ -99,7 +100,7 @@ def node_of(obj: Object) -> TrackedNode:
     )
 
 
-def feature_of(obj: Object, namespace: str) -> StoredFeature:
+def feature_of(obj: Object, namespace: str, share: FeatureShare) -> StoredFeature:
     """A NodeFeature object; of other namespaces than ``namespace`` nothing but whose it is."""
     used = namespace_of(obj) == namespace
     spec = read_feature(obj).spec if used else None
@@ -112,7 +113,7 @@ def feature_of(obj: Object, namespace: str) -> StoredFeature:
         node=text(labels.get(names.NFD_NODE_NAME_LABEL)),
         used=used,
         ours=used and labels.get(names.PART_OF_LABEL) == names.KGPU,
-        features=feature_set(spec.features) if spec else FeatureSet(),
+        features=share.shared(feature_set(spec.features)) if spec else FeatureSet(),
         labels=dict(spec.labels) if spec else {},
     )
 

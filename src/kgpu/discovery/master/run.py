@@ -32,6 +32,7 @@ from kgpu.discovery.master.model import (
 )
 from kgpu.discovery.master.plan import NodeVerdict, change, evaluate, hand_over
 from kgpu.discovery.master.problems import problems
+from kgpu.discovery.master.sharing import FeatureShare
 from kgpu.discovery.master.tables import with_built_in
 from kgpu.discovery.master.writing import ChangeWriter, ProblemTeller, install, remove
 from kgpu.kube.informer import Informer, ObjectCopy, Scope
@@ -62,9 +63,11 @@ class FeatureRulesController:
         self._other = other
         self._clock = clock or SystemClock()
         self._nodes = nodes.view(lambda obj: reduced(obj, node_of(obj)))
+        share = FeatureShare()
         self._features = Informer(
             api, Scope(NODE_FEATURES), clock=clock, backoff=Backoff(_PAUSE),
-            project=lambda obj: reduced(obj, feature_of(obj, settings.namespace)), on_change=self._feature_changed,
+            project=lambda obj: reduced(obj, feature_of(obj, settings.namespace, share)),
+            on_change=self._feature_changed,
         )  # fmt: skip
         self._rules = Informer(
             api, Scope(NODE_FEATURE_RULES), clock=clock, backoff=Backoff(_PAUSE),
