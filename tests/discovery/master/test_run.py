@@ -158,9 +158,15 @@ async def test_beside_another_master_nothing_is_written_and_it_finds_its_lists(r
         await rules.rule("mine", SIX)
         assert names.NFD_TRACKING_ANNOTATION in rules.node()["metadata"]["annotations"]
         assert names.NFD_KERNEL_FULL in rules.labels()
+
+        async def handed_over() -> bool:
+            return not await rules.cluster.all(NODE_FEATURES)
+
+        await rules.cluster.until(handed_over, "no NodeFeature that the other one would use")
     assert "example.com/six" not in rules.labels()
     rules.other = False
     async with rules.running():  # and kgpu goes on where another one has stopped
+        await rules.say()
         await rules.has("example.com/six")
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from kgpu.base.advice import Advice
 from kgpu.base.plain import items, mapping, text
 from kgpu.discovery.features.model import FeatureSet
+from kgpu.discovery.master.sharing import FeatureShare
 from kgpu.discovery.rules.decode import ObjectFlaw, read_feature, read_rules
 from kgpu.discovery.rules.model import RuleSource, feature_set
 from kgpu.discovery.rules.outputs import OutputLimits
@@ -47,7 +48,9 @@ class TrackedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFeature:
-    """A NodeFeature: what one program has found on ``node``; nothing where it is not of the operator's namespace."""
+    """A NodeFeature: what one program has found on ``node``; nothing where it is not of the operator's namespace.
+    ``ours``: an agent of kgpu has written it.
+    """
 
     namespace: str
     name: str
@@ -55,6 +58,7 @@ class StoredFeature:
     version: str = field(compare=False)
     node: str
     used: bool
+    ours: bool = False
     features: FeatureSet = FeatureSet()  # noqa: RUF009 - it is frozen
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -96,18 +100,20 @@ def node_of(obj: Object) -> TrackedNode:
     )
 
 
-def feature_of(obj: Object, namespace: str) -> StoredFeature:
+def feature_of(obj: Object, namespace: str, share: FeatureShare) -> StoredFeature:
     """A NodeFeature object; of other namespaces than ``namespace`` nothing but whose it is."""
     used = namespace_of(obj) == namespace
     spec = read_feature(obj).spec if used else None
+    labels = mapping(mapping(obj.get("metadata")).get("labels"))
     return StoredFeature(
         namespace=namespace_of(obj),
         name=name_of(obj),
         uid=text(mapping(obj.get("metadata")).get("uid")),
         version=version_of(obj),
-        node=text(mapping(mapping(obj.get("metadata")).get("labels")).get(names.NFD_NODE_NAME_LABEL)),
+        node=text(labels.get(names.NFD_NODE_NAME_LABEL)),
         used=used,
-        features=feature_set(spec.features) if spec else FeatureSet(),
+        ours=used and labels.get(names.PART_OF_LABEL) == names.KGPU,
+        features=share.shared(feature_set(spec.features)) if spec else FeatureSet(),
         labels=dict(spec.labels) if spec else {},
     )
 

@@ -17,11 +17,13 @@ from kgpu.kube.port import KubeApi
 
 log = logging.getLogger(__name__)
 
+SETTLE: Final = 120.0
+"""Seconds until it looks once more: until agents know that rules are off, they write their NodeFeatures again."""
 _AGAIN: Final = BackoffPolicy(first=1.0, cap=60.0, factor=2.0, jitter=0.3)
 
 
 class FeatureRulesOff:
-    """Stands in for ``FeatureRulesController``: it follows nothing, and takes back once in each term."""
+    """Stands in for ``FeatureRulesController``: it follows nothing, and takes back at the begin of each term."""
 
     name = "feature rules"
 
@@ -59,6 +61,7 @@ class FeatureRulesOff:
 
     async def _take_back(self, api: KubeApi) -> None:
         backoff = Backoff(_AGAIN)
+        settled = False
         while True:
             try:
                 nodes = await give_back(api, self._namespace)
@@ -72,4 +75,7 @@ class FeatureRulesOff:
             self._problem = ""
             if nodes:
                 log.info("what rules gave %d Nodes is taken back: they are switched off", nodes)
-            await asyncio.Event().wait()
+            if settled:
+                await asyncio.Event().wait()
+            settled = True
+            await self._clock.sleep(SETTLE)

@@ -32,8 +32,9 @@ from kgpu.discovery.master.model import (
 )
 from kgpu.discovery.master.plan import NodeVerdict, change, evaluate, hand_over
 from kgpu.discovery.master.problems import problems
+from kgpu.discovery.master.sharing import FeatureShare
 from kgpu.discovery.master.tables import with_built_in
-from kgpu.discovery.master.writing import ChangeWriter, ProblemTeller, install, remove_stale
+from kgpu.discovery.master.writing import ChangeWriter, ProblemTeller, install, remove
 from kgpu.kube.informer import Informer, ObjectCopy, Scope
 from kgpu.kube.kinds import NODE_FEATURE_RULES
 from kgpu.kube.leader_election import LostLeadError
@@ -62,9 +63,11 @@ class FeatureRulesController:
         self._other = other
         self._clock = clock or SystemClock()
         self._nodes = nodes.view(lambda obj: reduced(obj, node_of(obj)))
+        share = FeatureShare()
         self._features = Informer(
             api, Scope(NODE_FEATURES), clock=clock, backoff=Backoff(_PAUSE),
-            project=lambda obj: reduced(obj, feature_of(obj, settings.namespace)), on_change=self._feature_changed,
+            project=lambda obj: reduced(obj, feature_of(obj, settings.namespace, share)),
+            on_change=self._feature_changed,
         )  # fmt: skip
         self._rules = Informer(
             api, Scope(NODE_FEATURE_RULES), clock=clock, backoff=Backoff(_PAUSE),
@@ -134,16 +137,17 @@ class FeatureRulesController:
     async def _pass(self, api: KubeApi, writer: ChangeWriter, teller: ProblemTeller) -> None:
         other = self._other()
         nodes: dict[str, TrackedNode] = {name: obj[PART] for (_, name), obj in self._nodes.objects.items()}
+        features: list[StoredFeature] = [obj[PART] for obj in self._features.objects.values()]
         if other:
             self._says("stands back: another node feature discovery's master works in this cluster")
             await writer.write([hand_over(node) for node in nodes.values() if node.marked])
+            await remove(api, [one for one in features if one.ours])  # the other one would go on using them
             return
         read = (self._nodes.synced, self._features.synced, self._rules.synced)
         if other is None or not all(synced.is_set() for synced in read):
             self._says("waits until it has read Nodes, NodeFeatures, rules, and which other programs work here")
             return
         self._says("works")
-        features: list[StoredFeature] = [obj[PART] for obj in self._features.objects.values()]
         rules: list[StoredRules] = [obj[PART] for obj in self._rules.objects.values()]
         of_node: dict[str, list[StoredFeature]] = {}
         for one in features:
@@ -159,7 +163,7 @@ class FeatureRulesController:
         finally:
             verdicts = {name: verdict for name, (_, verdict) in self._verdicts.items()}
             await teller.tell(problems(rules, verdicts, features))
-        await remove_stale(api, [one for one in features if one.used and one.node and one.node not in nodes])
+        await remove(api, [one for one in features if one.used and one.node and one.node not in nodes])
 
     async def _evaluate(
         self, nodes: Mapping[str, TrackedNode], of_node: Mapping[str, list[StoredFeature]], rules: list[StoredRules]

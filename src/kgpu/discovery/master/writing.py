@@ -90,7 +90,7 @@ async def install(api: KubeApi) -> None:
                     raise
 
 
-async def remove_stale(api: KubeApi, features: Iterable[StoredFeature]) -> None:
+async def remove(api: KubeApi, features: Iterable[StoredFeature]) -> None:
     """Delete NodeFeatures. Raises KubeError."""
     for one in features:
         try:
@@ -98,7 +98,7 @@ async def remove_stale(api: KubeApi, features: Iterable[StoredFeature]) -> None:
         except KubeRefusedError as refused:
             if not refused.conflict:
                 raise
-        log.info("NodeFeature %s is deleted: there is no node %s", one.name, one.node)
+        log.info("NodeFeature %s is deleted", one.name)
 
 
 async def give_back(api: KubeApi, namespace: str) -> int:
