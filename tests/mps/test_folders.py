@@ -39,6 +39,25 @@ def test_folders_come_and_go_and_another_resource_keeps_its_own(tmp_path: Path) 
     assert not root.exists()
 
 
+def test_what_an_agent_has_left_that_was_killed_while_it_wrote_goes_and_others_files_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "mps"
+    root.mkdir()
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("os.unlink", lambda *_: None)  # as if it was killed
+    with pytest.raises(KeyboardInterrupt):
+        folders.mark_ready(str(root), ready=True)
+    monkeypatch.undo()
+    assert len(list(root.iterdir())) == 1
+    (root / "others").touch()
+    folders.remove_root(str(root))
+    assert [path.name for path in root.iterdir()] == ["others"]
+    (root / "others").unlink()
+    folders.remove_root(str(root))
+    assert not root.exists()
+
+
 def test_a_link_leads_nowhere(tmp_path: Path) -> None:
     root, elsewhere = tmp_path / "mps", tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -8,9 +8,22 @@ would leave an empty file. What means nothing after a power cut can do without: 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import tempfile
 from pathlib import Path
+
+
+def discard_unfinished(path: Path | str) -> None:
+    """Remove what writers of ``path`` have left beside it that were killed while they wrote. Raises OSError."""
+    target = Path(path)
+    for entry in target.parent.glob(f"{glob.escape(_unfinished(target))}*"):
+        entry.unlink(missing_ok=True)
+
+
+def _unfinished(target: Path) -> str:
+    """How the names of files begin that are to become ``target``."""
+    return f".{target.name}."
 
 
 def write_atomic(path: Path | str, data: bytes | str, *, mode: int = 0o644, flush: bool = True) -> None:
@@ -23,7 +36,7 @@ def write_atomic(path: Path | str, data: bytes | str, *, mode: int = 0o644, flus
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     raw = data.encode() if isinstance(data, str) else data
-    fd, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    fd, temporary = tempfile.mkstemp(prefix=_unfinished(target), dir=target.parent)
     try:
         with os.fdopen(fd, "wb") as out:
             out.write(raw)

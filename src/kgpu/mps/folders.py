@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import HostError
-from kgpu.base.files import write_atomic
+from kgpu.base.files import discard_unfinished, write_atomic
 from kgpu.formats.mps_folders import ready_file, served_text, shm_folder
 from kgpu.host.mounts import unmount_below
 from kgpu.mps.model import DaemonSpec
@@ -77,6 +77,8 @@ def remove_root(root: str) -> None:
     """Take away what all daemons shared, once none is left. The root itself may be a mount, and stays then."""
     shm = Path(shm_folder(root))
     _unlink(Path(ready_file(root)))
+    with contextlib.suppress(OSError):
+        discard_unfinished(ready_file(root))  # of an agent that was killed
     if shm.is_dir() and not shm.is_symlink():
         unmount_below(str(shm))
     for folder in (shm, Path(root)):
