@@ -26,9 +26,12 @@ from kgpu.formats.names import AGENT_DAEMON_SET
 from kgpu.formats.operands import BY_ROLE
 from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.model import DURATION
-from tools import claim_policy
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools import claim_policy  # noqa: E402
+
 CHART = ROOT / "charts" / "kgpu"
 Schema = dict[str, Any]
 
