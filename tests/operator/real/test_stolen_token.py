@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pytest
 
+from kgpu.formats.crd.definitions import nfd_crds
 from tests.operator import account_rights
 from tests.operator.own_node import FEATURES_CRD, OTHER, event, refused_events
 from tests.operator.real.account import Account, account_of
@@ -63,6 +64,7 @@ OPTIONS: Final = (
     "cdi.nriPluginEnabled=true", "devicePlugin.config.name=plugin-configs", "dcgmExporter.config.name=counters",
     "dcgmExporter.enablePodLabels=true", "nodeStatusExporter.enabled=true",
     "dcgmExporter.env[0].name=KUBERNETES_ENABLE_DRA", "dcgmExporter.env[0].value=true", "dra.enabled=true",
+    "nfd.nodefeaturerules=true",
 )  # fmt: skip
 """What adds a right, as tests/charts/test_account_rights.py has it."""
 
@@ -212,7 +214,8 @@ def options(tenants: Site) -> Iterator[None]:
         site.lab.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=json.dumps(found))
     yield
     site.gone()
-    site.lab.kubectl_run("delete", "crd", FEATURES_KIND)
+    kinds = {FEATURES_KIND, *(definition["metadata"]["name"] for definition in nfd_crds())}  # an uninstall leaves them
+    site.lab.kubectl_run("delete", "crd", "--ignore-not-found", *kinds)
 
 
 @pytest.fixture(params=INSTALLATIONS)
