@@ -336,7 +336,9 @@ def _exporter_metrics() -> str:
 
 
 def _metrics_amd() -> str:
-    rows = [(f"`{name}`", "", "node" if name == NODES else "partition", "", f"{text}.") for name, text in MADE.items()]
+    rows: list[tuple[str, ...]] = [
+        (f"`{name}`", "", "node" if name == NODES else "partition", "", f"{text}.") for name, text in MADE.items()
+    ]
     shown: dict[str, tuple[str, ...]] = {}
     for row in ROCM_ROWS:
         labels = [*(name for name, _ in row.labels), *([row.index] if row.index else [])]
