@@ -8,7 +8,6 @@ would leave an empty file. What means nothing after a power cut can do without: 
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import tempfile
 from pathlib import Path
@@ -17,8 +16,9 @@ from pathlib import Path
 def discard_unfinished(path: Path | str) -> None:
     """Remove what writers of ``path`` have left beside it that were killed while they wrote. Raises OSError."""
     target = Path(path)
-    for entry in target.parent.glob(f"{glob.escape(_unfinished(target))}*"):
-        entry.unlink(missing_ok=True)
+    for name in os.listdir(target.parent):
+        if name.startswith(_unfinished(target)):
+            (target.parent / name).unlink(missing_ok=True)
 
 
 def _unfinished(target: Path) -> str:
