@@ -35,31 +35,36 @@ from kgpu.hw.subscription import Subscription, Subscriptions
 
 MOST_FILES: Final = 4096
 """Open files of one process, and entries of one folder, that are looked at."""
+Scan = TypeVar("Scan", bound="CardScan")
 Facts = TypeVar("Facts")
 
 
 @dataclass(frozen=True, slots=True)
 class CardScan:
-    """What is there: the cards' PCI addresses, the driver's version, and what is wrong with the node as a whole."""
+    """What is there: the cards' PCI addresses, versions, and what is wrong with the node as a whole."""
 
     buses: tuple[str, ...]
     driver_version: str = ""
+    library_version: str = ""
     findings: tuple[HardwareFinding, ...] = ()
 
 
-class FileReader(abc.ABC, Generic[Facts]):
+class FileReader(abc.ABC, Generic[Scan, Facts]):
     """Implements ``kgpu.hw.port.Reader``. ``deadline`` is seconds for each card, ``poll`` between looks for changes."""
 
     VENDOR = ""
+    MODULES = "the driver"
+    """Whom the kernel log is to be searched for."""
 
     def __init__(self, *, driver_root: Path, deadline: float = 2.0, poll: float = 1.0) -> None:
         self.root = str(driver_root)
         self.sys = roots.sys_root(self.root)
         self.deadline = deadline
         self._poll = poll
-        self._node = Lane(deadline)
+        self.node = Lane(deadline)
+        """For what is about the node as a whole."""
         self._lanes: dict[str, Lane] = {}
-        self._scanned: CardScan | None = None
+        self._scanned: Scan | None = None
         self._known: dict[str, Accelerator] = {}
         self._errors: dict[str, tuple[int, int]] = {}
         self._last: Inventory | None = None
@@ -68,7 +73,7 @@ class FileReader(abc.ABC, Generic[Facts]):
         self._closed = False
 
     @abc.abstractmethod
-    def scan(self) -> CardScan:
+    def scan(self) -> Scan:
         """What is there now; may block for good. Raises HwError when there is no driver."""
 
     @abc.abstractmethod
@@ -91,6 +96,22 @@ class FileReader(abc.ABC, Generic[Facts]):
     async def read(self, gpu: Accelerator) -> Reading:
         """One card's telemetry. Raises HungError."""
 
+    def changes(self, before: Inventory, now: Inventory) -> Iterator[HardwareEvent]:
+        """Events of a vendor's own for what has changed."""
+        del before, now
+        return iter(())
+
+    @property
+    def looking(self) -> str:
+        """What hangs when the node can't be scanned."""
+        return f"looking for cards in {self.sys}"
+
+    @property
+    def scanned(self) -> Scan:
+        """The last look, of which there was one before any card is judged."""
+        assert self._scanned is not None
+        return self._scanned
+
     async def inventory(self) -> Inventory:
         """Enumerate now. Raises HwError when there is no driver, or nothing of it can be read."""
         self._check_open()
@@ -99,12 +120,13 @@ class FileReader(abc.ABC, Generic[Facts]):
         gpus = await asyncio.gather(*(self._card(bus, index, scan) for index, bus in enumerate(buses)))
         inventory = Inventory(
             vendor=self.VENDOR, driver_version=scan.driver_version, accelerators=tuple(gpus),
-            findings=(*scan.findings, *trouble),
+            library_version=scan.library_version, findings=(*scan.findings, *trouble),
         )  # fmt: skip
         self._known.update({gpu.pci_bus_id: gpu for gpu in answering(inventory)})
-        if self._last is not None and self._last != inventory:
-            self._subscriptions.publish(HardwareEvent(kind=EventKind.INVENTORY))
-        self._last = inventory
+        before, self._last = self._last, inventory
+        if before is not None and before != inventory:
+            for event in (*self.changes(before, inventory), HardwareEvent(kind=EventKind.INVENTORY)):
+                self._subscriptions.publish(event)
         return inventory
 
     async def links(self) -> tuple[Link, ...]:
@@ -124,7 +146,7 @@ class FileReader(abc.ABC, Generic[Facts]):
         inventory = await self.inventory()
         owners = {path: gpu for gpu in answering(inventory) for path in gpu.device_nodes}
         try:
-            rows = await self._node.ask(lambda: sorted(set(_open_files(_proc(self.root), owners.keys()))))
+            rows = await self.node.ask(lambda: sorted(set(_open_files(_proc(self.root), owners.keys()))))
         except HungError:
             return ()
         found = dict.fromkeys((owners[path].index, owners[path].uuid, pid) for pid, path in rows)
@@ -150,13 +172,13 @@ class FileReader(abc.ABC, Generic[Facts]):
         """The lane of one card."""
         return self._lanes.setdefault(bus, Lane(self.deadline))
 
-    async def _look(self) -> tuple[CardScan, tuple[HardwareFinding, ...]]:
+    async def _look(self) -> tuple[Scan, tuple[HardwareFinding, ...]]:
         """The node now; as it was before, with a finding, while that can't be read."""
         try:
-            self._scanned = await self._node.ask(self.scan)
+            self._scanned = await self.node.ask(self.scan)
         except HungError as error:
-            what, expected = f"looking for cards in {self.sys} did not end in time", "an answer of the kernel"
-            remedy = "look at dmesg for the driver; reboot the machine if it stays so"
+            what, expected = f"{self.looking} did not end in time", "an answer of the kernel"
+            remedy = f"look at dmesg for {self.MODULES}; reboot the machine if it stays so"
             if self._scanned is None:
                 raise HwError(what, expected, remedy) from error
             return self._scanned, (
@@ -164,7 +186,7 @@ class FileReader(abc.ABC, Generic[Facts]):
             )
         return self._scanned, ()
 
-    async def _card(self, bus: str, index: int, scan: CardScan) -> Accelerator:
+    async def _card(self, bus: str, index: int, scan: Scan) -> Accelerator:
         before = self._known.get(bus)
         if bus not in scan.buses:
             return self.silent(bus, index, before, Problem.MISSING)

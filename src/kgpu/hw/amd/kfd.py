@@ -6,10 +6,11 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.hw import sysfs as files
+from kgpu.hw.file_reader import CardScan
 from kgpu.hw.sysfs import GarbageError
 
 DRIVERS: Final = "module/amdgpu/drivers"
@@ -63,14 +64,11 @@ class KfdNode:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeScan:
-    """One look at the node."""
+class NodeScan(CardScan):
+    """One look at the node. The library's version is that of the driver's sources."""
 
-    buses: tuple[str, ...]
-    driver_version: str
-    source_version: str
-    parts: dict[int, DrmNumbers]
-    nodes: tuple[KfdNode, ...]
+    parts: dict[int, DrmNumbers] = field(default_factory=dict)
+    nodes: tuple[KfdNode, ...] = ()
 
 
 def scan(sys: str) -> NodeScan:
@@ -94,7 +92,7 @@ def _scan(sys: str) -> NodeScan:
     return NodeScan(
         buses=tuple(dict.fromkeys(buses)),
         driver_version=_line(f"{sys}/module/amdgpu/version"),
-        source_version=_line(f"{sys}/module/amdgpu/srcversion"),
+        library_version=_line(f"{sys}/module/amdgpu/srcversion"),
         parts={numbers.render: numbers for numbers in _parts(sys)},
         nodes=tuple(_nodes(sys)),
     )

@@ -19,7 +19,7 @@ from kgpu.hw.gaudi.hlml import LOST, Hlml, HlmlGoneError, values_of
 from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Problem, Reading
 
 
-class GaudiReader(FileReader[GaudiFacts]):
+class GaudiReader(FileReader[CardScan, GaudiFacts]):
     """Implements ``kgpu.hw.port.Reader``."""
 
     VENDOR = GAUDI

@@ -11,7 +11,7 @@ from kgpu.hw.intel.facts import IntelFacts
 from kgpu.hw.port import Accelerator, Problem, Reading
 
 
-class IntelReader(FileReader[IntelFacts]):
+class IntelReader(FileReader[CardScan, IntelFacts]):
     """Implements ``kgpu.hw.port.Reader``."""
 
     VENDOR = INTEL
