@@ -9,6 +9,7 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError
 from kgpu.formats.names import NVIDIA, NVIDIA_DOMAIN
 from kgpu.formats.plugin_config import SharingKind
+from kgpu.hw.port import Accelerator
 from kgpu.hw.vendor import Vendor, vendor_of
 
 REPLICA_SEPARATOR = "::"
@@ -44,6 +45,27 @@ class GpuUnit:
     def is_mig(self) -> bool:
         """True for a MIG device."""
         return bool(self.profile)
+
+
+def slices_of(gpu: Accelerator) -> list[GpuUnit]:
+    """The units of an accelerator's slices."""
+    return [
+        GpuUnit(
+            uuid=part.uuid,
+            index=part.index,
+            gpu_uuid=gpu.uuid,
+            gpu_index=gpu.index,
+            vendor=gpu.vendor,
+            model=gpu.name,
+            profile=part.profile,
+            numa_node=gpu.numa_node,
+            gpu_instance=part.gpu_instance,
+            compute_instance=part.compute_instance,
+            compute_capability=gpu.compute_capability,
+            device_nodes=part.device_nodes,
+        )
+        for part in gpu.partitions
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.deviceplugin.config import PluginSettings
-from kgpu.deviceplugin.model import GpuUnit
+from kgpu.deviceplugin.model import GpuUnit, slices_of
 from kgpu.hw.port import Accelerator
 from kgpu.hw.vendor import Cutting, vendor_of
 
@@ -70,19 +71,4 @@ def _units(gpu: Accelerator) -> list[GpuUnit]:
     )
     if not gpu.partitions:
         return [whole]
-    return [
-        GpuUnit(
-            uuid=part.uuid,
-            index=part.index,
-            gpu_uuid=gpu.uuid,
-            gpu_index=gpu.index,
-            vendor=gpu.vendor,
-            model=gpu.name,
-            mode=part.profile,
-            numa_node=gpu.numa_node,
-            gpu_instance=part.gpu_instance,
-            compute_instance=part.compute_instance,
-            device_nodes=part.device_nodes,
-        )
-        for part in gpu.partitions
-    ]
+    return [replace(part, mode=part.profile, profile="") for part in slices_of(gpu)]

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.deviceplugin.config import PluginSettings
-from kgpu.deviceplugin.model import GpuUnit, PluginDevice, PluginResource, ResourcePlan, SharingRefusal
+from kgpu.deviceplugin.model import (
+    GpuUnit,
+    PluginDevice,
+    PluginResource,
+    ResourcePlan,
+    SharingRefusal,
+    slices_of,
+)
 from kgpu.deviceplugin.shares import share
 from kgpu.formats.plugin_config import NamePattern
 from kgpu.hw.port import Accelerator
@@ -82,26 +89,6 @@ def whole_gpu(gpu: Accelerator) -> GpuUnit:
     )
 
 
-def _slices(gpu: Accelerator) -> list[GpuUnit]:
-    return [
-        GpuUnit(
-            uuid=part.uuid,
-            index=part.index,
-            gpu_uuid=gpu.uuid,
-            gpu_index=gpu.index,
-            vendor=gpu.vendor,
-            model=gpu.name,
-            profile=part.profile,
-            numa_node=gpu.numa_node,
-            gpu_instance=part.gpu_instance,
-            compute_instance=part.compute_instance,
-            compute_capability=gpu.compute_capability,
-            device_nodes=part.device_nodes,
-        )
-        for part in gpu.partitions
-    ]
-
-
 def _offered_units(
     accelerators: Sequence[Accelerator], settings: PluginSettings, advice: list[Advice]
 ) -> list[GpuUnit]:
@@ -127,7 +114,7 @@ def _offered_units(
         if gpu.mig_enabled and not gpu.partitions
     ]
     if settings.mig_strategy == "mixed":
-        return [unit for gpu in gpus for unit in (_slices(gpu) if gpu.mig_enabled else [whole_gpu(gpu)])]
+        return [unit for gpu in gpus for unit in (slices_of(gpu) if gpu.mig_enabled else [whole_gpu(gpu)])]
     return _units_single(gpus, advice)
 
 
@@ -172,7 +159,7 @@ def _units_single(gpus: Sequence[Accelerator], advice: list[Advice]) -> list[Gpu
             for gpu in left_out
         ]
         on, off = (on, []) if keep_slices else ([], off)
-    units = [unit for gpu in on for unit in _slices(gpu)]
+    units = [unit for gpu in on for unit in slices_of(gpu)]
     counts = Counter(unit.profile for unit in units)
     if len(counts) > 1:
         # The most frequent profile; among equals the one that comes first on the node.
