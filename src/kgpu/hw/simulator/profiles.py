@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_args, get_type_hints
@@ -226,8 +226,8 @@ def load(profile: str, *, gpus: int | None = None, topology: Path | None = None)
     else:
         raise unknown_profile(profile, names())
     base = parse(text, name=name, source=source)
-    if gpus is not None and not 1 <= gpus <= 64:
-        raise ConfigError(f"a node with {gpus} GPUs", "1 to 64", "choose another number with --gpus")
+    if gpus is not None:
+        how_many(gpus, 64)
     if topology is not None:
         shape = parse_topology(read(topology), source=str(topology))
         if gpus is None and shape.count != len(base.gpus):
@@ -284,15 +284,39 @@ def parse_topology(text: str, *, source: str) -> Topology:
     return resolve(decode(text, TopologySpec, source=source), source=source)
 
 
+def in_order(buses: Sequence[str], source: str) -> None:
+    """Raises ConfigError where the PCI addresses do not ascend."""
+    if list(buses) != sorted(set(buses)):
+        raise ConfigError(
+            f"{source}: the PCI addresses are not in ascending order, or one is there twice",
+            "the order in which the driver enumerates",
+            "reorder the GPUs",
+        )
+
+
+def how_many(count: int, most: int) -> int:
+    """The number of GPUs of a node. Raises ConfigError for one that no node has."""
+    if not 1 <= count <= most:
+        raise ConfigError(f"a node with {count} GPUs", f"1 to {most}", "choose another number with --gpus")
+    return count
+
+
+def repeated(buses: Sequence[str], count: int) -> Iterator[tuple[int, int, str]]:
+    """For each of ``count`` GPUs its position in a box, the box's number, and its PCI address: the box is repeated at
+    PCI domains of its own.
+    """
+    size = len(buses)
+    step = max(int(bus.split(":")[0], 16) for bus in buses) + 1
+    for number in range(count):
+        domain, rest = buses[number % size].split(":", 1)
+        box = number // size
+        yield number % size, box, f"{int(domain, 16) + box * step:04x}:{rest}"
+
+
 def resized(profile: Profile, count: int, *, source: str) -> Profile:
     """The profile with ``count`` GPUs: the first ones, or the box repeated at PCI domains of its own."""
-    size = len(profile.gpus)
-    step = max(int(gpu.bus.split(":")[0], 16) for gpu in profile.gpus) + 1
-    cards = []
-    for i in range(count):
-        card = profile.gpus[i % size]
-        domain, rest = card.bus.split(":", 1)
-        cards.append(ProfileGpu(model=card.model, bus=f"{int(domain, 16) + i // size * step:04x}:{rest}"))
+    placed = repeated([gpu.bus for gpu in profile.gpus], count)
+    cards = [ProfileGpu(model=profile.gpus[position].model, bus=bus) for position, _, bus in placed]
     shape = profile.topology.resized(count)
     for i, card in enumerate(cards):
         ports = card.model.nvlink.links if card.model.nvlink else 0

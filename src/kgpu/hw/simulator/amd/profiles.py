@@ -17,7 +17,22 @@ from kgpu.base import typed
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.amd_gpu_metrics import TABLES
-from kgpu.hw.simulator.profiles import BusId, Celsius, DmiNames, Mhz, Mib, Name, Watts, bus_id, convert, decode, merge
+from kgpu.hw.simulator.profiles import (
+    BusId,
+    Celsius,
+    DmiNames,
+    Mhz,
+    Mib,
+    Name,
+    Watts,
+    bus_id,
+    convert,
+    decode,
+    how_many,
+    in_order,
+    merge,
+    repeated,
+)
 
 MAX_GPUS: Final = 64
 NO_HIVE: Final = -1
@@ -154,21 +169,13 @@ def parse(text: str, *, name: str, source: str, gpus: int | None = None) -> AmdP
         for group in raw.gpus
         for address in group.pci
     ]
-    buses = [card.bus for card in cards]
-    if buses != sorted(set(buses)):
-        raise ConfigError(
-            f"{source}: the PCI addresses are not in ascending order, or one is there twice",
-            "the order in which the driver enumerates",
-            "reorder the GPUs",
-        )
+    in_order([card.bus for card in cards], source)
     for card in cards:
         if card.numa >= len(raw.numa):
             raise ConfigError(
                 f"{source}: GPU {card.bus} is on NUMA node {card.numa}", f"-1 to {len(raw.numa) - 1}", "correct it"
             )
-    count = len(cards) if gpus is None else gpus
-    if not 1 <= count <= MAX_GPUS:
-        raise ConfigError(f"a node with {count} GPUs", f"1 to {MAX_GPUS}", "choose another number with --gpus")
+    count = how_many(len(cards) if gpus is None else gpus, MAX_GPUS)
     return AmdProfile(
         name=name,
         title=raw.title,
@@ -181,15 +188,12 @@ def parse(text: str, *, name: str, source: str, gpus: int | None = None) -> AmdP
 
 def _resized(cards: list[AmdGpu], count: int) -> list[AmdGpu]:
     """The first ones, or the box repeated at PCI domains of its own."""
-    size = len(cards)
-    step = max(int(card.bus.split(":")[0], 16) for card in cards) + 1
-    repeated = []
-    for number in range(count):
-        card, box = cards[number % size], number // size
-        domain, rest = card.bus.split(":", 1)
+    found = []
+    for position, box, bus in repeated([card.bus for card in cards], count):
+        card = cards[position]
         hive = card.hive if card.hive == NO_HIVE else card.hive + 64 * box
-        repeated.append(msgspec.structs.replace(card, bus=f"{int(domain, 16) + box * step:04x}:{rest}", hive=hive))
-    return repeated
+        found.append(msgspec.structs.replace(card, bus=bus, hive=hive))
+    return found
 
 
 def _model(name: str, models: Mapping[str, dict[str, Any]], source: str) -> AmdModel:

@@ -12,7 +12,20 @@ import msgspec
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
-from kgpu.hw.simulator.profiles import BusId, Celsius, DmiNames, Mib, Name, Watts, bus_id, convert, decode
+from kgpu.hw.simulator.profiles import (
+    BusId,
+    Celsius,
+    DmiNames,
+    Mib,
+    Name,
+    Watts,
+    bus_id,
+    convert,
+    decode,
+    how_many,
+    in_order,
+    repeated,
+)
 
 MAX_CARDS: Final = 64
 U16 = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
@@ -124,23 +137,16 @@ def parse(text: str, *, name: str, source: str, gpus: int | None = None) -> BoxP
         for group in raw.gpus
         for address in group.pci
     ]
-    buses = [card.bus for card in cards]
-    if buses != sorted(set(buses)):
-        raise ConfigError(
-            f"{source}: the PCI addresses are not in ascending order, or one is there twice",
-            "the order in which the driver enumerates",
-            "reorder the GPUs",
-        )
+    in_order([card.bus for card in cards], source)
     if any(card.numa >= len(raw.numa) for card in cards):
         raise ConfigError(
             f"{source}: a card on a NUMA node that is not there", f"-1 to {len(raw.numa) - 1}", "correct it"
         )
-    count = len(cards) if gpus is None else gpus
-    if not 1 <= count <= MAX_CARDS:
-        raise ConfigError(f"a node with {count} GPUs", f"1 to {MAX_CARDS}", "choose another number with --gpus")
+    count = how_many(len(cards) if gpus is None else gpus, MAX_CARDS)
+    placed = repeated([card.bus for card in cards], count)
     return BoxProfile(
         vendor=raw.vendor, name=name, title=raw.title, machine=raw.machine, driver=raw.driver, numa=tuple(raw.numa),
-        gpus=tuple(_repeated(cards, count)),
+        gpus=tuple(msgspec.structs.replace(cards[position], bus=bus) for position, _, bus in placed),
     )  # fmt: skip
 
 
@@ -151,14 +157,3 @@ def _model(name: str, models: dict[str, CardModel], source: str) -> CardModel:
             f'{source}: no model "{name:.80}"{"; " if hint else ""}{hint}', f"one of: {', '.join(models)}", "correct it"
         )
     return models[name]
-
-
-def _repeated(cards: list[Card], count: int) -> list[Card]:
-    """The first ones, or the box repeated at PCI domains of its own."""
-    step = max(int(card.bus.split(":")[0], 16) for card in cards) + 1
-    found = []
-    for number in range(count):
-        card, box = cards[number % len(cards)], number // len(cards)
-        domain, rest = card.bus.split(":", 1)
-        found.append(msgspec.structs.replace(card, bus=f"{int(domain, 16) + box * step:04x}:{rest}"))
-    return found
