@@ -21,6 +21,7 @@ import grpc
 
 from bench.machine import children_of, cpu_seconds, logged, memory_of
 from bench.measures import KGPU, KUBECONFIG, World, _read
+from kgpu.formats.names import GPU_RESOURCE
 from kgpu.hw.simulator import mig
 from kgpu.kubelet.pb import podresources_v1_pb2 as pb
 
@@ -39,14 +40,14 @@ PLAIN: Final = b"GET /metrics HTTP/1.1\r\nHost: bench\r\n\r\n"
 
 
 class PodResources:
-    """The kubelet's pod resources API with one pod per MIG slice."""
+    """The kubelet's pod resources API with one pod for each device of that resource."""
 
-    def __init__(self, folder: Path, uuids: list[str]) -> None:
+    def __init__(self, folder: Path, uuids: list[str], resource: str) -> None:
         folder.mkdir()
         self._reply = pb.ListPodResourcesResponse()
         for number, uuid in enumerate(uuids):
             pod = self._reply.pod_resources.add(name=f"trainer-{number}", namespace="research")
-            devices = pod.containers.add(name="main").devices.add(resource_name="nvidia.com/mig-1g.10gb")
+            devices = pod.containers.add(name="main").devices.add(resource_name=resource)
             devices.device_ids.append(uuid)
         self._server = grpc.server(ThreadPoolExecutor(1))
         handler = grpc.unary_unary_rpc_method_handler(
@@ -93,16 +94,20 @@ def sliced(world: World) -> Path:
 
 
 @contextlib.contextmanager
-def served(world: World, roles: str = "", **env: str) -> Iterator[Served]:
-    """An agent with these roles, or ``kgpu exporter`` without any, until the block ends."""
-    root = sliced(world)
+def served(world: World, roles: str = "", root: Path | None = None, **env: str) -> Iterator[Served]:
+    """An agent with these roles, or ``kgpu exporter`` without any, until the block ends. Each GPU or slice of ``root``
+    (without it, of a node with 56 slices) is held by a pod.
+    """
+    root = root or sliced(world)
     inventory, _ = asyncio.run(_read(root))
-    uuids = [part.uuid for gpu in inventory.accelerators for part in gpu.partitions]
+    slices = [part.uuid for gpu in inventory.accelerators for part in gpu.partitions]
+    uuids = slices or [gpu.uuid for gpu in inventory.accelerators]
+    resource = "nvidia.com/mig-1g.10gb" if slices else GPU_RESOURCE
     with tempfile.TemporaryDirectory(dir=world.folder) as text, contextlib.ExitStack() as stack:
         folder = Path(text)
         for name in ("host", "device-plugins"):
             (folder / name).mkdir()
-        kubelet = PodResources(folder / "pod-resources", uuids)
+        kubelet = PodResources(folder / "pod-resources", uuids, resource)
         stack.callback(kubelet.close)
         (folder / "kubeconfig").write_text(json.dumps(KUBECONFIG))
         port = _free_port()
@@ -122,7 +127,7 @@ def served(world: World, roles: str = "", **env: str) -> Iterator[Served]:
             "KGPU_RUN_DIR": str(folder / "run"), **env,
         }  # fmt: skip
         with logged(agent if roles else command, environment, folder / "log") as process:
-            _wait_for_pods(port, process)
+            _wait_for_pods(port, process, len(uuids))
             yield Served(process.pid, port)
 
 
@@ -178,17 +183,17 @@ def _timed(port: int) -> float:
     return time.perf_counter() - begin
 
 
-def _wait_for_pods(port: int, process: subprocess.Popen[bytes]) -> None:
+def _wait_for_pods(port: int, process: subprocess.Popen[bytes], pods: int) -> None:
     end = time.monotonic() + START_LIMIT
     seen = 0
     while time.monotonic() < end and process.poll() is None:
         with contextlib.suppress(OSError):
             lines = scrape(port, PLAIN).decode().splitlines()
             seen = sum(line.startswith("DCGM_FI_DEV_FB_USED{") and 'pod="trainer-' in line for line in lines)
-            if seen == 8 * SLICES:
+            if seen == pods:
                 return
         time.sleep(0.2)
-    raise TimeoutError(f"{seen} of {8 * SLICES} slices have a pod in the metrics")
+    raise TimeoutError(f"{seen} of {pods} devices have a pod in the metrics")
 
 
 def _free_port() -> int:

@@ -81,11 +81,12 @@ def cpu_seconds(pid: int) -> float:
 
 
 def children_of(pid: int) -> list[int]:
-    """Every descendant's pid."""
+    """Every descendant's pid; a thread that ends meanwhile has none."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += [int(child), *children_of(int(child))]
+        with contextlib.suppress(FileNotFoundError):
+            for child in (task / "children").read_text().split():
+                found += [int(child), *children_of(int(child))]
     return found
 
 

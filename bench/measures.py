@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Final
 
 from bench.kubelet import Kubelet, Plugin
-from bench.machine import children_of, memory_of
+from bench.machine import Memory, children_of, memory_of
 from kgpu.deviceplugin.model import PluginDevice, PluginResource
 from kgpu.deviceplugin.plan import whole_gpu
 from kgpu.deviceplugin.prefer import prefer as decide
 from kgpu.deviceplugin.topology import GpuTopology
 from kgpu.formats.cdi import dump_spec
-from kgpu.formats.names import GPU_RESOURCE
+from kgpu.formats.names import AMD_GPU_RESOURCE, GAUDI_RESOURCE, GPU_RESOURCE, INTEL_GPU_RESOURCE
 from kgpu.host.root import DriverRoot
 from kgpu.hw.open import open_reader
 from kgpu.hw.port import Inventory, Link
@@ -36,6 +36,11 @@ from kgpu.toolkit.config import generate_config
 from kgpu.toolkit.run import generate
 
 KGPU: Final = (sys.executable, "-m", "kgpu")
+BOTH_ROLES: Final = "deviceplugin,labels"
+THEIR_ROLES: Final = "deviceplugin,labels,exporter,health"
+OTHER_VENDORS: Final = {
+    "mi300x": AMD_GPU_RESOURCE, "gaudi3": GAUDI_RESOURCE, "max1550": INTEL_GPU_RESOURCE
+}  # fmt: skip
 START_LIMIT: Final = 30.0
 CALLS: Final = 2000
 SHARED: Final = f"""\
@@ -87,24 +92,27 @@ class Running:
 
 
 @contextlib.contextmanager
-def agent(world: World, root: Path, config: str = "", words: tuple[str, ...] = ()) -> Iterator[Running]:
-    """An agent with both roles beside a kubelet, until the block ends."""
+def agent(
+    world: World, root: Path, config: str = "", words: tuple[str, ...] = (), *, roles: str = BOTH_ROLES,
+    resource: str = GPU_RESOURCE, **env: str,
+) -> Iterator[Running]:  # fmt: skip
+    """An agent beside a kubelet, until the block ends; it offers ``resource``, ``env`` is added to its environment."""
     with tempfile.TemporaryDirectory(dir=world.folder) as text:
         folder = Path(text)
         (folder / "config.yaml").write_text(config)
         kubelet = Kubelet(folder)
         labels = folder / "labels"
         command = [
-            *KGPU, "agent", "--roles", "deviceplugin,labels", "--root", str(root), "--state-dir", str(folder / "state"),
+            *KGPU, "agent", "--roles", roles, "--root", str(root), "--state-dir", str(folder / "state"),
             "--kubelet-socket", str(kubelet.socket), "--config-file", str(folder / "config.yaml"),
             "--labels-sink", "file", "--labels-file", str(labels), *words,
         ]  # fmt: skip
         with open(folder / "log", "wb") as log:
             begin = time.perf_counter()
-            process = subprocess.Popen(command, stdout=log, stderr=log)
+            process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **env})
         try:
-            registered = kubelet.wait(GPU_RESOURCE, START_LIMIT) - begin
-            plugin = kubelet.plugin(GPU_RESOURCE)
+            registered = kubelet.wait(resource, START_LIMIT) - begin
+            plugin = kubelet.plugin(resource)
             yield Running(process.pid, registered, plugin, labels)
             plugin.close()
         except BaseException:
@@ -135,16 +143,38 @@ def start_and_memory(world: World) -> Mapping[str, list[float]]:
 
 def memory_with_client(world: World) -> Mapping[str, list[float]]:
     """The memory with the API server's client loaded and in use; the server itself is out of reach."""
-    kubeconfig = world.folder / "kubeconfig"
-    kubeconfig.write_text(json.dumps(KUBECONFIG))
-    words = ("--kubeconfig", str(kubeconfig), "--node-name", "bench", "--labels-sink", "node")
     found: dict[str, list[float]] = {"rss": [], "pss": []}
     for _ in range(world.runs):
-        with agent(world, world.root("hgx-h100"), words=words) as running:
-            time.sleep(2)  # several attempts to reach the server
-            memory = memory_of([running.pid, *children_of(running.pid)])
+        with agent(world, world.root("hgx-h100"), words=_with_client(world)) as running:
+            memory = _settled(running)
             found["rss"].append(memory.rss)
             found["pss"].append(memory.pss)
+    return found
+
+
+def _with_client(world: World) -> tuple[str, ...]:
+    kubeconfig = world.folder / "kubeconfig"
+    kubeconfig.write_text(json.dumps(KUBECONFIG))
+    return ("--kubeconfig", str(kubeconfig), "--node-name", "bench", "--labels-sink", "node")
+
+
+def _settled(running: Running) -> Memory:
+    """The memory of an agent and its children after several attempts to reach the server."""
+    time.sleep(2)
+    return memory_of([running.pid, *children_of(running.pid)])
+
+
+def memory_by_vendor(world: World) -> Mapping[str, list[float]]:
+    """PSS in MiB of agents with every role that serves other vendors' nodes, by the node's profile."""
+    found: dict[str, list[float]] = {profile: [] for profile in OTHER_VENDORS}
+    words = (*_with_client(world), "--host-root", str(world.folder / "host"))
+    env = {"DCGM_EXPORTER_LISTEN": "127.0.0.1:0", "KGPU_RUN_DIR": str(world.folder / "run")}
+    (world.folder / "host").mkdir(exist_ok=True)
+    for profile, resource in OTHER_VENDORS.items():
+        for _ in range(world.runs):
+            with agent(world, world.root(profile), words=words, roles=THEIR_ROLES, resource=resource, **env) as running:
+                time.sleep(8)  # several readings of the exporter
+                found[profile].append(_settled(running).pss)
     return found
 
 

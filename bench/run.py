@@ -18,7 +18,21 @@ from typing import Any, Final
 
 import click
 
-from bench import churn, doctor, dra, exporter, install, maintenance, measures, nodes, operator, upgrades
+from bench import (
+    churn,
+    doctor,
+    dra,
+    exporter,
+    install,
+    maintenance,
+    measures,
+    node_rules,
+    nodes,
+    operator,
+    overview,
+    upgrades,
+    usage,
+)
 from bench.machine import describe_machine
 from bench.measures import World
 from bench.skip import SkippedError
@@ -79,6 +93,15 @@ MEASUREMENTS: Final = (
             Figure("rss", "the same, RSS", "MiB"),
         ),
         measures.memory_with_client,
+    ),
+    Measurement(
+        "agent-vendors",
+        (
+            Figure("mi300x", "agent on a node with 8 MI300X, plugin, labels, metrics and health, PSS", "MiB", 55),
+            Figure("gaudi3", "the same with 8 Gaudi 3, libhlml's child included, PSS", "MiB", 55),
+            Figure("max1550", "the same with 8 Max 1550, PSS", "MiB"),
+        ),
+        measures.memory_by_vendor,
     ),
     Measurement(
         "allocate",
@@ -173,6 +196,15 @@ MEASUREMENTS: Final = (
         exporter.at_rest,
     ),
     Measurement(
+        "usage",
+        (
+            Figure("pss", "role usage beside the agent's others, 8 GPUs with 16 processes, PSS", "MiB", 1),
+            Figure("cpu", "the same, what it adds to the agent", "% of a core", 0.5),
+            Figure("look", "the same, one look, every 10 s", "ms"),
+        ),
+        usage.added,
+    ),
+    Measurement(
         "churn",
         (
             Figure("p99", "embedded API, GET while 200 pods churn on 20 nodes for 5 min, p99", "ms", 20),
@@ -186,6 +218,17 @@ MEASUREMENTS: Final = (
         "help",
         (Figure("wall", "kgpu --help, wall time", "ms", 100),),
         lambda world: {"wall": measures.command(world, "--help")},
+    ),
+    Measurement(
+        "overview",
+        (
+            Figure("paint", "kgpu overview, 1,000 nodes with 8 GPUs, page with style and script", "ms", 200),
+            Figure("size", "the same, packed", "kB", 60),
+            Figure("rss", "its process, RSS", "MiB", 80),
+            Figure("one", "the same with one viewer, reading the nodes", "% of a core"),
+            Figure("viewers", "nine viewers more", "% of a core", 2),
+        ),
+        overview.measure,
     ),
     Measurement(
         "doctor-file",
@@ -229,6 +272,16 @@ MEASUREMENTS: Final = (
         lambda world: operator.nodes(world, 1000),
     ),
     _labelling("operator-5000", 5000),
+    Measurement(
+        "node-rules-1000",
+        (
+            Figure("start", "1,000 NodeFeatures and 100 rules, operator start to all Nodes labelled", "s", 10),
+            Figure("change", "the same, a changed rule to all Nodes", "s", 10),
+            Figure("cpu", "the same, operator's CPU", "s"),
+            Figure("rss", "the same, operator's RSS", "MiB", 130),
+        ),
+        node_rules.rules,
+    ),
     _labelling("operator-real-1000", 1000, real=True, goals=(5, 1, 100)),
     _labelling("operator-real-5000", 5000, real=True),
     Measurement(

@@ -44,6 +44,22 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [f"{target}#{part}" for target, part in parts if part not in there[target]] == []
 
 
+def expanded(text: str) -> list[str]:
+    """The lines of unquoted here-documents in which the reader's own shell would replace something."""
+    documents = re.findall(r"<<-?(\w+)[^\n]*\n(.*?)^\s*\1$", text, re.DOTALL | re.MULTILINE)
+    return [line for _, body in documents for line in body.splitlines() if re.search(r"(?<!\\)(\$[\w({]|`)", line)]
+
+
+def test_expansion_of_here_documents_is_seen() -> None:
+    assert expanded("$ cat <<END\necho $HOME\nEND\n") == ["echo $HOME"]
+    assert expanded("$ cat <<'END'\necho $HOME\nEND\n$ cat <<END\n\\$HOME 5$\nEND\n") == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_manifest_that_is_pasted_reaches_the_cluster_as_it_stands_on_the_page(page: Path) -> None:
+    assert expanded(page.read_text()) == []
+
+
 def _headings(page: Path) -> set[str]:
     """The names by which a link finds a page's headings, as GitHub makes them."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)

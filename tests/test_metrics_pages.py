@@ -8,6 +8,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from kgpu.discovery.features.metrics import WorkerFigures
+from kgpu.discovery.master.metrics import MasterFigures
 from kgpu.dra.metrics import DraMetrics
 from kgpu.exporter import computed as exporter_computed
 from kgpu.exporter import self_metrics
@@ -131,6 +133,17 @@ def test_the_node_page_has_the_documented_metrics() -> None:
     names, labels = samples(render_node(SeenStatus(present=frozenset(), report=None, since=1.0), "n"))
     assert names == {name for cells in rows(PAGE, "Node status") for name in named(cells[0])}
     assert labels == {"node"}
+
+
+def test_the_pages_of_node_features_have_the_documented_metrics() -> None:
+    master, worker = MasterFigures(), WorkerFigures("n")
+    with master.timed("mine"):
+        pass
+    names, labels = samples(master.text() + worker.text())
+    plain = {re.sub("_(bucket|sum|count)$", "", name) for name in names}
+    cells = rows(PAGE, "Node features")
+    assert plain == {name for row in cells for name in named(row[0])}
+    assert labels == {name for row in cells for name in named(row[1])}
 
 
 def test_the_page_of_claims_has_the_documented_metrics() -> None:

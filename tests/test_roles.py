@@ -17,7 +17,7 @@ from kgpu.agent.roles import ROLES
 
 SRC: Final = Path(kgpu.__file__).parent
 COMPONENTS: Final = {
-    "labels": "discovery", "features": "discovery", "mig-manager": "mig", "node-status": "validator", "probe": "doctor",
+    "labels": "discovery", "features": "discovery", "mig-manager": "mig", "device-config-manager": "mig", "node-status": "validator", "probe": "doctor",
 }  # fmt: skip
 """Roles whose component has another name."""
 
@@ -43,6 +43,7 @@ KNOWN: Final = {
 OTHERWISE: Final = {
     "dra": {
         "advise/": "a way of sharing",
+        "agent/roles/usage.py": "an option of the exporter's",
         "cli/dra.py": "the command's name",
         "cli/main.py": "the command's name",
         "exporter/options.py": "a value of an option",
@@ -59,6 +60,7 @@ OTHERWISE: Final = {
         "cli/cdi.py": "feature flags of CDI",
         "cli/features.py": "the command's name, and a field of a NodeFeature",
         "cli/main.py": "the command's name",
+        "cli/nfd.py": "a command's name",
         "host/engines/docker.py": "a key of Docker's config",
         "lab/nodes/objects.py": "a field of a Node's status",
     },
@@ -66,12 +68,15 @@ OTHERWISE: Final = {
         "cli/health.py": "the command's name",
         "cli/main.py": "the command's name",
         "cli/operator.py": "an option of the operator",
-        "cli/status.py": "a column",
+        "cli/_status_table.py": "a column",
         "manager/run.py": "the pages for probes",
         "operator/objects/containers.py": "the name of the port for probes",
         "lab/nodes/claims.py": "a field of a pod's status",
         "top/report.py": "a GPU's health",
         "top/sorts.py": "a GPU's health",
+        "overview/lists.py": "a way to sort, as of top",
+        "overview/model.py": "a way to sort, as of top",
+        "overview/pieces.py": "a way to sort, as of top",
     },
     "mig-manager": {
         "doctor/": "a container's name, that of the replaced program",
@@ -85,6 +90,7 @@ OTHERWISE: Final = {
         "doctor/": "a key of the device plugin's config",
         "formats/plugin_config.py": "a key of the device plugin's config",
         "formats/plugin_config_parse.py": "the same",
+        "formats/usage.py": "a way of sharing",
         "hw/": "how a process uses a GPU",
     },
     "probe": {
@@ -100,15 +106,21 @@ OTHERWISE: Final = {
         "monitoring/alerts.py": "a check of the validator",
         "validator/model.py": "a check of the validator",
     },
+    "usage": {
+        "cli/main.py": "the command's name",
+        "cli/operator.py": "an option of the operator",
+        "cli/usage.py": "the command's name",
+    },
     "validator": {"doctor/": "a container's name, and the validator's section of the policy"},
     "labels": dict.fromkeys(
         (
-            "advise/", "agent/orders.py", "cli/crds.py", "cli/features.py", "cli/lab_node.py", "cli/monitoring.py", "doctor/",
-            "drivermanager/", "exporter/", "fit/",
+            "advise/", "agent/orders.py", "cli/_status_vendors.py", "cli/crds.py", "cli/features.py", "cli/lab_node.py",
+            "cli/monitoring.py", "cli/nfd.py", "doctor/", "drivermanager/", "exporter/", "fit/",
             "formats/", "kube/", "lab/", "mig/", "monitoring/", "operations/", "operator/applying.py",
             "operator/cleanup.py", "operator/cluster_reading.py", "operator/labelling.py", "operator/node_selectors.py",
             "operator/nodes.py", "operator/objects/", "operator/other_programs.py", "operator/projections.py",
-            "operator/rendering/render.py", "operator/survey.py", "operator/watching.py", "top/find.py",
+            "operator/rendering/render.py", "operator/survey.py", "operator/watching.py", "placement/", "top/find.py",
+            "usage/",
         ),
         "the labels in an object's metadata",
     ) | {"cli/labels.py": "the command's name", "cli/main.py": "the command's name"},

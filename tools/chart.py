@@ -24,6 +24,7 @@ from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.definitions import crds
 from kgpu.formats.names import AGENT_DAEMON_SET
 from kgpu.formats.operands import BY_ROLE
+from kgpu.hw.vendor import vendor_names
 from kgpu.monitoring.alerts import ALERTS
 from kgpu.monitoring.model import DURATION
 
@@ -55,6 +56,23 @@ def choice(*values: str) -> Schema:
     return {"enum": list(values)}
 
 
+def spec_of(crd: str) -> Schema:
+    """The spec of a custom resource, as strict as the API server is, but for its rules in CEL."""
+    found = next(one for one in crds() if one["metadata"]["name"] == crd)
+    spec = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return {**_checked(spec), "type": ["object", "null"]}
+
+
+def _checked(schema: Schema) -> Schema:
+    found = {
+        key: value for key, value in schema.items() if not key.startswith("x-kubernetes-") and key not in _INNER
+    }  # fmt: skip
+    if "properties" in schema:
+        found["properties"] = {key: _checked(value) for key, value in schema["properties"].items()}
+    return found | {key: _checked(schema[key]) for key in ("items", "additionalProperties") if key in schema}
+
+
+_INNER = frozenset({"properties", "items", "additionalProperties", "format", "default"})
 ALERT = struct(
     enabled=SWITCH, threshold={"type": "number"}, severity={"type": "string", "minLength": 1},
     **{"for": {"type": "string", "minLength": 1, "pattern": f"^(?:{DURATION.pattern})$"}},
@@ -69,11 +87,14 @@ ADDED: dict[str, Schema] = {
     ),
     "imagePullSecrets": TEXTS,
     "layout": choice("agent", "operands"),
+    "vendors": {"type": ["array", "null"], "items": choice(*vendor_names()), "uniqueItems": True},
+    "deviceConfigs": struct(enabled=SWITCH),
     "agent": struct(nodes=choice("gpu", "all"), nodeSelector=LABELS),
     "allocation": choice("device-plugin", "dra"),
     "dra": struct(
         enabled=SWITCH, featureGates={"type": ["object", "null"], "additionalProperties": SWITCH},
         webhook=struct(enabled=SWITCH, failurePolicy=choice("Fail", "Ignore")),
+        deviceClasses=struct(nvidia=SWITCH, amd=SWITCH, gaudi=SWITCH),
     ),
     "admissionPolicy": struct(enabled=SWITCH),
     "health": struct(enabled=SWITCH, config=MAP),
@@ -96,6 +117,17 @@ ADDED: dict[str, Schema] = {
                 format=choice("CloudEvents", "Text"),
             ),
         ),
+    ),
+    "usage": struct(
+        enabled=SWITCH, labels=TEXTS,
+        history=struct(
+            enabled=SWITCH, size={"type": "string", "minLength": 1},
+            retention={"type": "string", "pattern": "^[0-9]+d$"}, throughApiServer=SWITCH,
+            persistence=struct(enabled=SWITCH, storageClass={"type": "string"}, existingClaim={"type": "string"}),
+        ),
+        prices=struct(configMap={"type": "string"}, ofPolicies=TEXTS),
+        reclaim=struct(enabled=SWITCH, namespaces=TEXTS, secrets=TEXTS, barePods=SWITCH),
+        policy=spec_of("gpuusagepolicies.kgpu.dev"),
     ),
     "doctor": struct(hostFacts=struct(enabled=SWITCH), clusterRole=struct(enabled=SWITCH, labels=LABELS)),
     "monitoring": struct(

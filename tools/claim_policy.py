@@ -10,16 +10,15 @@ memory names, and what a word was probably meant to be.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.formats.dra_parameters import (
-    ELSEWHERE,
-    FIELDS,
-    KINDS,
+    DRIVER_PARAMETERS,
     STRATEGY,
     ByDevice,
+    DriverParameters,
     KnownWord,
     MemoryLimit,
     ParameterField,
@@ -27,13 +26,15 @@ from kgpu.formats.dra_parameters import (
     ParameterTree,
     WholeNumber,
 )
-from kgpu.formats.names import CLAIM_PARAMETERS_POLICY, DRA_GPU_DRIVER, DRA_PARAMETERS
+from kgpu.formats.names import CLAIM_PARAMETERS_POLICY, DRA_AMD_DRIVER, DRA_GAUDI_DRIVER, DRA_GPU_DRIVER
 
 MOST_CONFIGS: Final = 32  # the API's limit of a claim and of a class
 WIDTH: Final = 110
 _PLAIN: Final = "'^[!-~]{1,60}$'"  # what of a foreign text can be shown on one line
 _RESOURCES: Final = ("resourceclaims", "resourceclaimtemplates", "deviceclasses")
 _VALUE: Final = "e.of"
+_WORDS: Final = {DRA_GPU_DRIVER: "", DRA_AMD_DRIVER: "Amd", DRA_GAUDI_DRIVER: "Gaudi"}
+"""What the names of the variables about a driver end with."""
 
 
 def quoted(text: str) -> str:
@@ -140,28 +141,50 @@ def _enough(rule: MemoryLimit, value: str) -> str:
 
 
 def policy() -> ParametersPolicy:
-    """The checks of ``parameters``, which are those that are written, as entries."""
+    """The checks of ``entries``, which are those that are written, driver by driver."""
     made = ParametersPolicy()
+    for driver, known in DRIVER_PARAMETERS.items():
+        word = _WORDS[driver]
+        made.variables[f"parameters{word}"] = f"variables.entries.filter(e, e.driver == {quoted(driver)})"
+        if known.kinds:
+            _check(made, known, word)
+        else:
+            said = _said("", quoted("the driver takes no parameters"), "none", f"remove the entry for {driver}")
+            made.refuse(f"none{word}", f"parameters{word}", "true", said)
+    return made
+
+
+def _check(made: ParametersPolicy, known: DriverParameters, word: str) -> None:
+    """The checks of one driver's."""
+    parameters = f"parameters{word}"
     version, kind = (f"{_VALUE}.?{name}.orValue(null)" for name in ("apiVersion", "kind"))
     said = f"e.at + '.apiVersion: unknown version ' + {_shown(version)} + "
-    said += quoted(f"; expected {DRA_PARAMETERS}; to do: correct apiVersion")
-    made.refuse("wrongVersion", "parameters", f"{version} != {quoted(DRA_PARAMETERS)}", said)
-    elsewhere = ", ".join(f"{quoted(name)}: {quoted(why)}" for name, why in ELSEWHERE.items())
-    made.variables["elsewhere"] = f"{{{elsewhere}}}"
-    other = f"({kind} in {_listed(ELSEWHERE)} ? variables.elsewhere[{kind}] : 'correct kind')"
-    expected = quoted(f"; expected {' or '.join(KINDS)}; to do: ")
+    said += quoted(f"; expected {known.version}; to do: correct apiVersion")
+    made.refuse(f"wrongVersion{word}", parameters, f"{version} != {quoted(known.version)}", said)
+    other = quoted("correct kind")
+    if known.elsewhere:
+        elsewhere = ", ".join(f"{quoted(name)}: {quoted(why)}" for name, why in known.elsewhere.items())
+        made.variables[f"elsewhere{word}"] = f"{{{elsewhere}}}"
+        other = f"({kind} in {_listed(known.elsewhere)} ? variables.elsewhere{word}[{kind}] : {other})"
+    expected = quoted(f"; expected {' or '.join(known.kinds)}; to do: ")
     said = f"e.at + '.kind: unknown kind ' + {_shown(kind)} + {expected} + {other}"
-    made.refuse("wrongKind", "parameters", f"!({kind} in {_listed(KINDS)})", said)
-    made.refuse_names("parameters", "", FIELDS)
-    inside = f"{_VALUE}.?sharing.orValue(null)"
+    made.refuse(f"wrongKind{word}", parameters, f"!({kind} in {_listed(known.kinds)})", said)
+    made.refuse_names(parameters, "", known.fields)
+    sharing = {name: row.sharing for name, row in known.kinds.items() if row.sharing is not None}
+    if sharing:
+        _check_sharing(made, sharing, parameters)
+
+
+def _check_sharing(made: ParametersPolicy, sharing: Mapping[str, ParameterTree], parameters: str) -> None:
+    """The checks of how devices are to be shared, by kind."""
+    inside, kind = f"{_VALUE}.?sharing.orValue(null)", f"{_VALUE}.?kind.orValue(null)"
     entry = f"{{'at': dyn(e.at + '.sharing'), 'of': {inside}, 'kind': {kind}}}"
-    made.variables["sharing"] = f"variables.parameters.filter(e, {inside} != null).map(e, {entry})"
-    made.objects("sharing", "sharing", "one with " + ", ".join(next(iter(KINDS.values())).sharing.names))
-    for row in KINDS.values():
-        made.refuse_names("sharing", "sharing", row.sharing.names, row.name)
-    for one in dict.fromkeys(one for row in KINDS.values() for one in row.sharing.fields):
+    made.variables["sharing"] = f"variables.{parameters}.filter(e, {inside} != null).map(e, {entry})"
+    made.objects("sharing", "sharing", next(iter(sharing.values())).expected)
+    for name, tree in sharing.items():
+        made.refuse_names("sharing", "sharing", tree.names, name)
+    for one in dict.fromkeys(one for tree in sharing.values() for one in tree.fields):
         made.have(one, "sharing", f"sharing.{one.name}")
-    return made
 
 
 def _configs(of: str) -> str:
@@ -198,10 +221,10 @@ spec:
         operations: [CREATE, UPDATE]
         resources: [@RESOURCES]
   matchConditions:
-    - name: for-this-driver
+    - name: for-these-drivers
       expression: >-
         @OBJECT
-        .exists(c, c.?opaque.?driver.orValue('') == '@DRIVER')
+        .exists(c, c.?opaque.?driver.orValue('') in @DRIVERS)
     - name: new-or-changed
       expression: >-
         request.operation == 'CREATE' ||
@@ -218,15 +241,15 @@ spec:
       expression: >-
         request.resource.resource == 'resourceclaims' ? 'spec.devices.config' :
         request.resource.resource == 'resourceclaimtemplates' ? 'spec.spec.devices.config' : 'spec.config'
-    # The positions of entries for this driver.
+    # The positions of entries for these drivers.
     - name: positions
       expression: >-
         [@POSITIONS].filter(i,
-        i < variables.configs.size() && variables.configs[i].?opaque.?driver.orValue('') == '@DRIVER')
-    - name: parameters
+        i < variables.configs.size() && variables.configs[i].?opaque.?driver.orValue('') in @DRIVERS)
+    - name: entries
       expression: >-
         variables.positions.map(i, {'at': dyn(variables.place + '[' + string(i) + '].opaque.parameters'),
-        'of': dyn(variables.configs[i].opaque.parameters)})
+        'of': dyn(variables.configs[i].opaque.parameters), 'driver': dyn(variables.configs[i].opaque.driver)})
     # The values of each field, and what is wrong with them, as texts.
 @VARIABLES
   validations:
@@ -267,7 +290,7 @@ def template() -> str:
         "@RESOURCES": ", ".join(_RESOURCES),
         "@OBJECT": _configs("object"),
         "@OLD": _configs("oldObject"),
-        "@DRIVER": DRA_GPU_DRIVER,
+        "@DRIVERS": _listed(DRIVER_PARAMETERS),
         "@POSITIONS": ", ".join(map(str, range(MOST_CONFIGS))),
         "@VARIABLES": "".join(_variable(name, text) for name, text in made.variables.items()).rstrip("\n"),
         "@VALIDATIONS": "".join(VALIDATION.replace("@WRONG", name) for name in made.wrong).rstrip("\n"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from kgpu.formats.names import GPU_OPERATOR_NAMESPACE
@@ -19,10 +20,12 @@ POLICY = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
 HEAD = "# Made by tools/lab_operator.py from charts/kgpu and operator_values.yaml.\n"
 
 
-def made(helm: str) -> str:
-    """The objects as text."""
+def made(helm: str, *values: str, kinds: Sequence[str] = ()) -> str:
+    """The objects as text; ``values`` as Helm's ``--set`` takes them, ``kinds`` are what the cluster has besides."""
     command = [helm, "template", "kgpu", str(CHART), "--namespace", GPU_OPERATOR_NAMESPACE, "--no-hooks"]
     command += ["--values", str(operator.VALUES), "--kube-version", "v1.30.0", "--api-versions", POLICY]
+    command += [word for kind in kinds for word in ("--api-versions", kind)]
+    command += [word for value in values for word in ("--set", value)]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     lines = (line.rstrip() for line in text.splitlines())
     return HEAD + "\n".join(line for line in lines if line and not line.startswith("# Source:")) + "\n"

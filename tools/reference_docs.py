@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from kgpu.advise.model import SharingWay
 from kgpu.advise.ways import FACTS as SHARING_FACTS
 from kgpu.advise.ways import NEEDS as SHARING_NEEDS
@@ -29,15 +31,19 @@ from kgpu.doctor.model import Place
 from kgpu.doctor.rules import all_rules
 from kgpu.drivermanager.config import SETTINGS as DRIVER_MANAGER_SETTINGS
 from kgpu.exporter import options as exporter
-from kgpu.exporter.amd.rows import MADE, NODES
-from kgpu.exporter.amd.rows import ROWS as ROCM_ROWS
 from kgpu.exporter.field_table import all_fields
+from kgpu.exporter.vendors.amd import rows as rocm
+from kgpu.exporter.vendors.gaudi import rows as gaudi
+from kgpu.exporter.vendors.rows import VendorRow
 from kgpu.formats import exporter_flags, support
 from kgpu.formats.crd import common, core, field_support
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.formats.crd.deviceconfig import DeviceConfigSpec
 from kgpu.formats.crd.fields import Type, rows
 from kgpu.formats.crd.nodeoperation import NodeOperationSpec
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
+from kgpu.formats.crd.usagepolicy import GPUUsageOverrideSpec, GPUUsagePolicySpec
+from kgpu.formats.device_config_flags import FLAGS as DEVICE_CONFIG_FLAGS
 from kgpu.formats.mig_manager_flags import FLAGS as MIG_FLAGS
 from kgpu.formats.mig_manager_flags import PROCESS as MIG_PROCESS
 from kgpu.formats.mig_manager_flags import WITHOUT as MIG_WITHOUT
@@ -53,6 +59,7 @@ from kgpu.health.settings import SOURCES as HEALTH_SOURCES
 from kgpu.host.engines import places
 from kgpu.hw.recovery import RECOVERY_ACTIONS
 from kgpu.hw.simulator import machines
+from kgpu.hw.simulator.load_profiles import LOADS
 from kgpu.hw.simulator.operate import FAULTS
 from kgpu.hw.simulator.settings import SETTINGS
 from kgpu.lab import samples
@@ -65,10 +72,20 @@ from kgpu.operator.rendering import ignored
 from kgpu.toolkit import settings as toolkit
 from kgpu.toolkit.modes.table import MODULES, mode_named
 from kgpu.toolkit.nri import config as nri
+from kgpu.usage.prices import list_prices
+from kgpu.usage.reclaim.guards import GUARDS
+from kgpu.usage.reclaim.owners import ROWS as OWNER_ROWS
+from kgpu.usage.reclaim.templates import FIELDS as TEMPLATE_FIELDS
+from kgpu.usage.states import STATES
 from kgpu.validator import config as validator
 from kgpu.validator.metrics import METRICS
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # run as a script
+
+from tools import vendor_table  # noqa: E402
+
+DOCS = ROOT / "docs"
 FOLDERS = ("reference", "how-to")
 
 
@@ -121,6 +138,11 @@ def _profiles() -> str:
 def _settings() -> str:
     rows = [(f"`{row.key}`", row.unit or "-", "node" if row.node else "GPU", row.doc) for row in SETTINGS.values()]
     return _table(("key", "unit", "about", "meaning"), rows)
+
+
+def _loads() -> str:
+    rows = [(f"`{name}`", f"{row.memory:.0%}" if row.memory else "-", row.title) for name, row in LOADS.items()]
+    return _table(("profile", "memory", "what it is"), rows)
 
 
 def _faults() -> str:
@@ -223,12 +245,17 @@ def _blocks() -> str:
     return _table(("block", "field", "type", "default", "meaning"), found)
 
 
+def _does(struct: type[msgspec.Struct]) -> list[tuple[str, str]]:
+    """Each field, and what this version does with it."""
+    parts = field_support.parts(struct)
+    return [(f"`{one.path}`", f"{one.does}{f': {one.says}' if one.says else ''}") for one in parts]
+
+
 def _provided() -> str:
     """What this version does with each field, then what depends on another one."""
     found: list[tuple[str, ...]] = []
     for kind, struct in (("ClusterPolicy", ClusterPolicySpec), ("NVIDIADriver", NVIDIADriverSpec)):
-        parts = field_support.parts(struct)
-        found += [(kind, f"`{one.path}`", f"{one.does}{f': {one.says}' if one.says else ''}") for one in parts]
+        found += [(kind, *row) for row in _does(struct)]
     found += [("ClusterPolicy", row.field, f"{row.when}: {row.does}") for row in ignored.CONDITIONAL]
     return _table(("kind", "field of `spec`", "what this version does with it"), found)
 
@@ -335,18 +362,26 @@ def _exporter_metrics() -> str:
     return _table(("metric", "type", "unit", "per", "usual", "meaning"), rows)
 
 
-def _metrics_amd() -> str:
-    rows: list[tuple[str, ...]] = [
-        (f"`{name}`", "", "node" if name == NODES else "partition", "", f"{text}.") for name, text in MADE.items()
-    ]
+def _vendor_metrics(made: Mapping[str, tuple[str, str]], table: Iterable[VendorRow]) -> str:
+    """``made`` are the metrics that no reading gives: of what they are, and their help."""
+    rows: list[tuple[str, ...]] = [(f"`{name}`", "", of, "", f"{text}.") for name, (of, text) in made.items()]
     shown: dict[str, tuple[str, ...]] = {}
-    for row in ROCM_ROWS:
+    for row in table:
         labels = [*(name for name, _ in row.labels), *([row.index] if row.index else [])]
         shown.setdefault(row.name, (f"`{row.name}`", row.unit, str(row.of), _codes(labels), f"{row.help}."))
     rows += shown.values()
     return _table(
         ("metric", "unit", "per", "labels", "meaning"), [tuple("" if c == "-" else c for c in row) for row in rows]
     )
+
+
+def _metrics_amd() -> str:
+    made = {name: ("node" if name == rocm.NODES else "partition", text) for name, text in rocm.MADE.items()}
+    return _vendor_metrics(made, rocm.ROWS)
+
+
+def _metrics_gaudi() -> str:
+    return _vendor_metrics({name: ("GPU", text) for name, text in gaudi.MADE.items()}, gaudi.ROWS)
 
 
 def _metrics_node() -> str:
@@ -380,14 +415,45 @@ def _sharing_needs() -> str:
     return _table(("what matters most", "take", "`--need`"), rows)
 
 
+def _usage_states() -> str:
+    rows = [(f"`{row.state}`", row.means, row.payer, row.action or "-") for row in STATES]
+    return _table(("state", "means", "its time is", "what follows"), rows)
+
+
+def _usage_prices() -> str:
+    rows = [
+        (
+            " ".join(part for part in (row.provider, row.region) if part) or "-",
+            f"`{row.instance_type or row.product or '(default)'}`", row.capacity_type or "-",
+            *("" if amount is None else f"{amount / 1e6:.3f}" for amount in (row.per_node_hour, row.per_gpu_hour)),
+            row.date, row.source,
+        )
+        for row in list_prices().rows
+    ]  # fmt: skip
+    return _table(("where", "type or model", "capacity", "USD a node's hour", "a GPU's hour", "date", "source"), rows)
+
+
+def _usage_guards() -> str:
+    return _table(("", "guard", "passes where"), ((str(row.number), row.name, row.means) for row in GUARDS))
+
+
+def _usage_owners() -> str:
+    return _table(("owner", "what is done"), ((row.owner, row.action) for row in OWNER_ROWS))
+
+
 GENERATED: Mapping[str, Callable[[], str]] = {
+    "usage-states": _usage_states,
+    "usage-prices": _usage_prices,
+    "vendors": lambda: _table(vendor_table.head(), vendor_table.lines()),
     "device-plugin-flags": lambda: _options(FLAGS),
     "config-manager-flags": lambda: _options(MANAGER_FLAGS),
     "mig-manager-flags": lambda: _options((*MIG_PROCESS, *MIG_FLAGS, *MIG_WITHOUT)),
+    "device-config-flags": lambda: _options(DEVICE_CONFIG_FLAGS),
     "labels-flags": lambda: _options(OPTIONS),
     "profiles": _profiles,
     "settings": _settings,
     "faults": _faults,
+    "loads": _loads,
     "scenarios": _scenarios,
     "samples": _samples,
     "conformance-skips": _conformance_skips,
@@ -395,6 +461,14 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "clusterpolicy": lambda: _crd(ClusterPolicySpec),
     "nvidiadriver": lambda: _crd(NVIDIADriverSpec),
     "nodeoperation": lambda: _crd(NodeOperationSpec),
+    "usage-policy": lambda: _crd(GPUUsagePolicySpec),
+    "usage-override": lambda: _crd(GPUUsageOverrideSpec),
+    "usage-guards": _usage_guards,
+    "usage-owners": _usage_owners,
+    "usage-template-fields": lambda: _table(
+        ("field", "what"), ((f"`{{{row.name}}}`", row.means) for row in TEMPLATE_FIELDS)
+    ),
+    "deviceconfig": lambda: _table(("field of `spec`", "what this version does with it"), _does(DeviceConfigSpec)),
     "crd-blocks": _blocks,
     "fields-provided": _provided,
     "xids": _xids,
@@ -409,6 +483,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "exporter-without": lambda: _options(exporter_flags.WITHOUT, lambda _row: "-"),
     "exporter-metrics": _exporter_metrics,
     "metrics-amd": _metrics_amd,
+    "metrics-gaudi": _metrics_gaudi,
     "metrics-node": _metrics_node,
     "metrics-operator": _metrics_operator,
     "cdi-flags": lambda: _options(CDI_OPTIONS, lambda _row: "-"),

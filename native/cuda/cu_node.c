@@ -155,10 +155,51 @@ static void leave_nodes(struct cu_device *device)
             close(device->node[i]);
 }
 
+/* The load profile that KGPU_SIMULATED_LOAD names, as NAME or NAME+SECONDS: the program begins that far in it. */
+static void load_wish(const struct cu_device *device, kg_process *entry)
+{
+    static bool told;
+    const char *wish = getenv("KGPU_SIMULATED_LOAD");
+    if (!wish || !*wish)
+        return;
+    const kg_state *state = sim.map.state;
+    const kg_gpu *gpu = node_gpu(device);
+    size_t length = strcspn(wish, "+");
+    const char *after = wish[length] ? wish + length + 1 : "0";
+    unsigned long seconds = strtoul(after, NULL, 10);
+    bool good = *after && !after[strspn(after, "0123456789")] && seconds < 1000000;
+    for (uint32_t i = 0; good && i < state->load_count && i < KG_MAX_LOADS; i++) {
+        const char *name = state->load[i].name;
+        if (strnlen(name, sizeof state->load[i].name) != length || memcmp(name, wish, length) != 0)
+            continue;
+        entry->load = i + 1;
+        entry->load_shift_ms = (uint32_t)seconds * 1000;
+        entry->load_share = gpu->sm_count ? device->sm_count * 1000 / gpu->sm_count : 1000;
+        return;
+    }
+    if (!told)
+        fprintf(stderr, "KGPU_SIMULATED_LOAD=%.60s is no load profile of this simulated node; `kgpu lab hw load --help` lists them\n", wish);
+    told = true;
+}
+
+/* What a program with this profile takes of the device's memory, as far as it is there. */
+static void hold_memory(struct cu_device *device)
+{
+    const kg_load_profile *profile = kg_load_profile_of(sim.map.state, &node_gpu(device)->process[device->slot]);
+    if (!profile)
+        return;
+    uint64_t free_bytes, total, want;
+    node_usage(device, &free_bytes, &total);
+    want = total / 1000 * (profile->memory < 1000 ? profile->memory : 1000);
+    charge(device, want < free_bytes ? want : free_bytes);
+}
+
 /* A slot in the process table, and with it the device nodes. */
 static CUresult sit_down(struct cu_device *device)
 {
     kg_process entry = {.kind = sim.mps.client ? KG_PROC_MPS : KG_PROC_COMPUTE, .gi_id = device->gi, .ci_id = device->ci};
+    if (!sim.mps.server)
+        load_wish(device, &entry);
     CUresult result = mps_open(device);
     if (result != CUDA_SUCCESS)
         return result;
@@ -199,6 +240,8 @@ CUresult node_enter(struct cu_device *device)
         device->contexts++;
     else if (first)
         stand_up(device);
+    if (result == CUDA_SUCCESS && first)
+        hold_memory(device);
     return result;
 }
 
@@ -211,13 +254,9 @@ void node_leave(struct cu_device *device)
 
 void node_busy(struct cu_device *device, bool busy)
 {
-    kg_gpu *gpu = node_gpu(device);
+    const kg_gpu *gpu = node_gpu(device);
     uint32_t share = gpu->sm_count ? device->sm_count * 100 / gpu->sm_count : 100; /* a slice loads its part of the GPU */
-    if (device->slot < 0 || kg_lock(&sim.map) != 0)
-        return;
-    gpu->process[device->slot].sm_util = busy ? (share > 100 ? 100 : share) : 0;
-    kg_load_fold(gpu, kg_now_ns());
-    kg_unlock(&sim.map);
+    kg_proc_busy(&sim.map, device->gpu, device->slot, busy ? (share > 100 ? 100 : share) : 0);
 }
 
 void node_xid(const struct cu_device *device, uint32_t xid)

@@ -192,12 +192,12 @@ NUMBER(hlml_device_get_replaced_rows_pending_status, "rows_pending")
 
 API int hlml_device_get_clock_info(void *device, int type, unsigned int *out)
 {
-	return type < 0 || type > 3 ? INVALID : read_int(device, "clock", out);
+	return type < 0 || type > 3 ? INVALID : type ? NOT_SUPPORTED : read_int(device, "clock", out);
 }
 
 API int hlml_device_get_max_clock_info(void *device, int type, unsigned int *out)
 {
-	return type < 0 || type > 3 ? INVALID : read_int(device, "clock_highest", out);
+	return type < 0 || type > 3 ? INVALID : type ? NOT_SUPPORTED : read_int(device, "clock_highest", out);
 }
 
 API int hlml_device_get_utilization_rates(void *device, utilization_t *out)
@@ -224,9 +224,10 @@ API int hlml_device_get_temperature(void *device, int sensor, unsigned int *out)
 
 API int hlml_device_get_temperature_threshold(void *device, int type, unsigned int *out)
 {
-	return type == 0   ? read_int(device, "temperature_shutdown", out)
-	       : type == 1 ? read_int(device, "temperature_slowdown", out)
-			   : NOT_SUPPORTED;
+	const char *keys[] = { "temperature_shutdown", "temperature_slowdown", "temperature_memory_highest",
+			       "temperature_chip_highest" };
+
+	return type < 0 || type > 3 ? INVALID : read_int(device, keys[type], out);
 }
 
 API int hlml_device_get_total_energy_consumption(void *device, unsigned long long *out)
@@ -268,14 +269,35 @@ API int hlml_device_get_pci_info(void *device, pci_info_t *out)
 	return OK;
 }
 
+API int hlml_device_get_pcie_throughput(void *device, int counter, unsigned int *out)
+{
+	return counter < 0 || counter > 1 ? INVALID : read_int(device, counter ? "pcie_rx" : "pcie_tx", out);
+}
+
+API int hlml_device_get_replaced_rows(void *device, int cause, unsigned int *out, void *addresses)
+{
+	(void)addresses;
+	return cause < 0 || cause > 1 ? INVALID : read_int(device, cause ? "rows_double_bit" : "rows_single_bit", out);
+}
+
+API int hlml_get_mac_addr_info(void *device, unsigned long long *mask, unsigned long long *external)
+{
+	mask[1] = external[1] = 0;
+	int code = read_number(device, "ports_mask", &mask[0]);
+
+	return code ? code : read_number(device, "ports_external", &external[0]);
+}
+
 API int hlml_nic_get_link(void *device, unsigned int port, bool *up)
 {
-	unsigned long long ports = 0;
-	int code = read_number(device, "ports", &ports);
+	unsigned long long mask = 0, down = 0;
+	int code = read_number(device, "ports_mask", &mask);
 
-	if (!code)
-		*up = port < ports;
-	return code ? code : port < ports ? OK : INVALID;
+	if (code || port >= 64 || !(mask >> port & 1))
+		return code ? code : INVALID;
+	code = read_number(device, "ports_down", &down);
+	*up = !(down >> port & 1);
+	return code;
 }
 
 API int hlml_get_hlml_version(char *out, unsigned int size)

@@ -23,9 +23,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "kgpu_load.h"
 #include "kgpu_state.h"
 
 #ifndef F_OFD_GETLK
@@ -50,12 +50,6 @@ typedef struct kg_map {
 } kg_map;
 
 #define KG_MAP_INIT {.fd = -1, .mutex = PTHREAD_MUTEX_INITIALIZER}
-
-KG_MAYBE uint64_t kg_now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
 
 KG_MAYBE const char *kg_state_path(void) {
     const char *path = getenv("KGPU_HW_STATE");
@@ -145,7 +139,7 @@ KG_MAYBE void kg_push_event(kg_state *s, uint32_t gpu, uint64_t type, uint64_t d
     uint64_t seq = s->event_head + 1;
     kg_event *e = &s->event[(seq - 1) % KG_EVENT_RING];
     __atomic_store_n(&e->seq, 0, __ATOMIC_SEQ_CST);
-    e->gpu = gpu, e->type = type, e->data = data, e->gi_id = gi, e->ci_id = ci, e->time_us = kg_now_ns() / 1000;
+    e->gpu = gpu, e->type = type, e->data = data, e->gi_id = gi, e->ci_id = ci, e->time_us = kg_now_ns(s) / 1000;
     __atomic_store_n(&e->seq, seq, __ATOMIC_SEQ_CST);
     __atomic_store_n(&s->event_head, seq, __ATOMIC_SEQ_CST);
     kg_wake(s);
@@ -210,58 +204,6 @@ KG_MAYBE int kg_client_other(const kg_map *m, uint32_t gpu) {
     return fcntl(m->fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-/* ---- load model: everything that moves with load is a function of wall time, so all processes read the same ---- */
-
-/* Busy share in 1/1000 percent at `now`, on its way from load_prev to load_target. */
-KG_MAYBE uint32_t kg_load(const kg_gpu *g, uint64_t now) {
-    const int64_t ramp = (int64_t)KG_LOAD_RAMP_MS * 1000000;
-    int64_t from = g->load_prev > 100000 ? 100000 : g->load_prev;
-    int64_t goal = g->load_target > 100000 ? 100000 : g->load_target;
-    int64_t elapsed = now > g->load_since_ns ? (int64_t)((now - g->load_since_ns) & INT64_MAX) : 0;
-    if (elapsed >= ramp) return (uint32_t)goal;
-    return (uint32_t)(from + (goal - from) * elapsed / ramp);
-}
-
-/* Busy nanoseconds since load_since_ns. */
-KG_MAYBE uint64_t kg_busy_since(const kg_gpu *g, uint64_t now) {
-    const uint64_t ramp = (uint64_t)KG_LOAD_RAMP_MS * 1000000;
-    uint64_t elapsed = now > g->load_since_ns ? now - g->load_since_ns : 0;
-    uint64_t ramped = elapsed < ramp ? elapsed : ramp;
-    uint64_t from = g->load_prev > 100000 ? 100000 : g->load_prev;
-    uint64_t goal = g->load_target > 100000 ? 100000 : g->load_target;
-    unsigned __int128 area = (unsigned __int128)(from + kg_load(g, g->load_since_ns + ramped)) * ramped / 2 +
-                             (unsigned __int128)goal * (elapsed - ramped);
-    return (uint64_t)(area / 100000);
-}
-
-/* Millijoules since load_since_ns. */
-KG_MAYBE uint64_t kg_energy_since(const kg_gpu *g, uint64_t now) {
-    uint64_t elapsed = now > g->load_since_ns ? now - g->load_since_ns : 0;
-    uint64_t span = g->power_max_mw > g->power_idle_mw ? g->power_max_mw - g->power_idle_mw : 0;
-    unsigned __int128 total =
-        (unsigned __int128)g->power_idle_mw * elapsed + (unsigned __int128)span * kg_busy_since(g, now);
-    return (uint64_t)(total / 1000000000ull);
-}
-
-/* Where the load goes: what is set by hand plus what the processes cause, in 1/1000 percent. */
-KG_MAYBE uint32_t kg_load_goal(const kg_gpu *g) {
-    uint64_t total = g->load_set;
-    for (uint32_t i = 0; i < KG_MAX_PROCESSES; i++)
-        if (g->process[i].used) total += g->process[i].sm_util;
-    return (uint32_t)(total > 100 ? 100 : total) * 1000;
-}
-
-/* Move the model's base to `now` and head for the new goal. Call with the lock held, after a change of load. */
-KG_MAYBE void kg_load_fold(kg_gpu *g, uint64_t now) {
-    uint32_t level = kg_load(g, now);
-    uint64_t busy = kg_busy_since(g, now), energy = kg_energy_since(g, now);
-    g->busy_ns += busy;
-    g->energy_mj += energy;
-    g->load_prev = level;
-    g->load_target = kg_load_goal(g);
-    g->load_since_ns = now;
-}
-
 /* ---- processes ---- */
 
 KG_MAYBE off_t kg_proc_byte(uint32_t gpu, uint32_t slot) {
@@ -284,10 +226,12 @@ KG_MAYBE void kg_proc_reap(kg_map *m, uint32_t gpu) {
     for (uint32_t i = 0; i < KG_MAX_PROCESSES && !dead; i++)
         dead = g->process[i].used && g->process[i].live && kg_proc_owner(m, gpu, i) < 0;
     if (!dead || kg_lock(m) != 0) return;
+    uint64_t now = kg_now_ns(m->state);
+    uint32_t level = kg_load_settle(m->state, g, now);
     for (uint32_t i = 0; i < KG_MAX_PROCESSES; i++)
         if (g->process[i].used && g->process[i].live && kg_proc_owner(m, gpu, i) < 0)
             memset(&g->process[i], 0, sizeof g->process[i]);
-    kg_load_fold(g, kg_now_ns());
+    kg_load_head(m->state, g, now, level);
     kg_unlock(m);
 }
 
@@ -298,12 +242,14 @@ KG_MAYBE int kg_proc_add(kg_map *m, uint32_t gpu, const kg_process *want) {
     if (kg_lock(m) != 0) return -1;
     kg_gpu *g = &m->state->gpu[gpu];
     int found = -1;
+    uint64_t now = kg_now_ns(m->state);
+    uint32_t level = kg_load_settle(m->state, g, now);
     for (uint32_t i = 0; i < KG_MAX_PROCESSES && found < 0; i++) {
         if (g->process[i].used) continue;
         struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = kg_proc_byte(gpu, i), .l_len = 1};
         if (fcntl(m->fd, F_SETLK, &lock) != 0) continue;
         kg_process p = *want;
-        p.used = 1, p.live = 1, p.pid = (uint32_t)getpid(), p.start_us = kg_now_ns() / 1000;
+        p.used = 1, p.live = 1, p.pid = (uint32_t)getpid(), p.start_us = now / 1000;
         if (!p.name[0]) {
             ssize_t n = readlink("/proc/self/exe", p.name, sizeof p.name - 1);
             p.name[n > 0 ? n : 0] = 0;
@@ -311,28 +257,33 @@ KG_MAYBE int kg_proc_add(kg_map *m, uint32_t gpu, const kg_process *want) {
         g->process[i] = p;
         found = (int)i;
     }
-    kg_load_fold(g, kg_now_ns());
+    kg_load_head(m->state, g, now, level);
     kg_unlock(m);
     return found;
 }
 
-/* Change memory held and busy share of an own slot. */
-KG_MAYBE void kg_proc_update(kg_map *m, uint32_t gpu, int slot, uint64_t memory, uint32_t sm_util) {
+/* Change the busy share that an own slot's kernels cause. */
+KG_MAYBE void kg_proc_busy(kg_map *m, uint32_t gpu, int slot, uint32_t sm_util) {
     if (slot < 0 || slot >= (int)KG_MAX_PROCESSES || gpu >= KG_MAX_GPUS || kg_lock(m) != 0) return;
-    kg_process *p = &m->state->gpu[gpu].process[slot];
-    p->memory = memory, p->sm_util = sm_util;
-    kg_load_fold(&m->state->gpu[gpu], kg_now_ns());
+    kg_gpu *g = &m->state->gpu[gpu];
+    uint64_t now = kg_now_ns(m->state);
+    uint32_t level = kg_load_settle(m->state, g, now);
+    g->process[slot].sm_util = sm_util;
+    kg_load_head(m->state, g, now, level);
     kg_unlock(m);
 }
 
 /* Leave the table. */
 KG_MAYBE void kg_proc_remove(kg_map *m, uint32_t gpu, int slot) {
     if (slot < 0 || slot >= (int)KG_MAX_PROCESSES || gpu >= KG_MAX_GPUS || kg_lock(m) != 0) return;
-    memset(&m->state->gpu[gpu].process[slot], 0, sizeof(kg_process));
+    kg_gpu *g = &m->state->gpu[gpu];
+    uint64_t now = kg_now_ns(m->state);
+    uint32_t level = kg_load_settle(m->state, g, now);
+    memset(&g->process[slot], 0, sizeof(kg_process));
     struct flock lock = {
         .l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = kg_proc_byte(gpu, (uint32_t)slot), .l_len = 1};
     fcntl(m->fd, F_SETLK, &lock);
-    kg_load_fold(&m->state->gpu[gpu], kg_now_ns());
+    kg_load_head(m->state, g, now, level);
     kg_unlock(m);
 }
 

@@ -110,6 +110,12 @@ typedef struct {
 } nvmlProcessUtilizationSample_t;
 
 typedef struct {
+    unsigned int gpuUtilization, memoryUtilization;
+    unsigned long long maxMemoryUsage, time, startTime;
+    unsigned int isRunning, reserved[5];
+} nvmlAccountingStats_t;
+
+typedef struct {
     unsigned long long timeStamp;
     unsigned int pid, smUtil, memUtil, encUtil, decUtil, jpgUtil, ofaUtil;
 } nvmlProcessUtilizationInfo_t;

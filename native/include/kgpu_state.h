@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #define KG_MAGIC 0x4B47505553540001ull
-#define KG_VERSION 3u
+#define KG_VERSION 4u
 #define KG_MAX_GPUS 64u /* GPUs per node */
 #define KG_MAX_LINKS 36u /* NVLinks per GPU (NVML_NVLINK_MAX_LINKS of NVML 13) */
 #define KG_MAX_PROCESSES 128u /* process slots per GPU */
@@ -37,6 +37,34 @@
 #define KG_RESET_LOSES 3u /* next_reset: the GPU is off the bus afterwards */
 #define KG_RESET_RENAMES 4u /* next_reset: the GPU has another UUID afterwards */
 #define KG_LOAD_RAMP_MS 4000u /* time in which a load change reaches its full effect on power and temperature */
+#define KG_MAX_LOADS 16u /* load profiles of a node */
+#define KG_MAX_PHASES 12u /* phases of a load profile */
+#define KG_LOAD_GR 0u /* load channel: time with any kernel (GPU_UTIL, GR_ENGINE_ACTIVE) */
+#define KG_LOAD_SM 1u /* load channel: SM_ACTIVE */
+#define KG_LOAD_OCCUPANCY 2u /* load channel: SM_OCCUPANCY */
+#define KG_LOAD_TENSOR 3u /* load channel: PIPE_TENSOR_ACTIVE */
+#define KG_LOAD_DRAM 4u /* load channel: DRAM_ACTIVE, and memory utilisation */
+#define KG_LOAD_POWER 5u /* load channel: power between idle and full load; heat follows it */
+#define KG_LOAD_PCIE_TX 6u /* load channel: PCIe traffic to the host, of that at full load */
+#define KG_LOAD_PCIE_RX 7u /* load channel: PCIe traffic from the host, of that at full load */
+#define KG_LOAD_NVLINK 8u /* load channel: NVLink traffic, of the line rate */
+#define KG_LOAD_CHANNELS 9u /* what a load profile tells of each phase */
+
+/* a part of a load profile */
+typedef struct kg_load_phase {
+    uint32_t ms; /* how long it lasts */
+    uint32_t value[9]; /* percent of each channel */
+} kg_load_phase;
+
+/* what a program does to its GPU: phases that come once, then phases that come again and again */
+typedef struct kg_load_profile {
+    char name[32]; /* such as train */
+    uint32_t memory; /* memory held, 1/1000 of the device's */
+    uint32_t phase_count; /* filled rows of phase */
+    uint32_t once; /* phases of the beginning that come once */
+    uint32_t reserved; /* zero */
+    kg_load_phase phase[12]; /* phases */
+} kg_load_profile;
 
 /* a PCI function's address and ids */
 typedef struct kg_pci {
@@ -129,6 +157,7 @@ typedef struct kg_gi {
     uint32_t size; /* placement size */
     uint32_t serial; /* increments for every creation, so that stale handles are noticed */
     uint64_t created_us; /* creation time, microseconds since the epoch */
+    uint64_t load_done[9]; /* percent x ns that load profiles caused until load_since_ns, of the instance */
 } kg_gi;
 
 /* a compute instance */
@@ -157,6 +186,10 @@ typedef struct kg_process {
     uint32_t mem_util; /* memory bandwidth share, percent */
     uint32_t enc_util; /* encoder share, percent */
     uint32_t dec_util; /* decoder share, percent */
+    uint32_t load; /* load profile that it follows, its place + 1; 0: none */
+    uint32_t load_shift_ms; /* how far in its profile it began */
+    uint32_t load_share; /* part of the GPU that it has, 1/1000 */
+    uint32_t load_scale; /* what others leave it of its profile, 1/1000 */
     uint64_t memory; /* device memory held, bytes */
     uint64_t start_us; /* start time, microseconds since the epoch */
     char name[64]; /* program path */
@@ -277,8 +310,9 @@ typedef struct kg_gpu {
     uint32_t ofa_util; /* OFA percent */
     uint32_t load_prev; /* effective load when the target last changed, in 1/1000 percent */
     uint32_t load_target; /* load that the ramp goes to, in 1/1000 percent */
-    uint64_t load_since_ns; /* wall time (CLOCK_REALTIME ns) at which load_target was set */
-    uint64_t busy_ns; /* busy time until load_since_ns (integral of load) */
+    uint64_t load_since_ns; /* time at which load_target was set */
+    uint64_t busy_ns; /* busy time until load_since_ns (integral of load), without load profiles */
+    uint64_t load_done[9]; /* percent x ns that load profiles caused until load_since_ns */
     uint64_t energy_mj; /* energy until load_since_ns */
     uint32_t pcie_replays; /* replay counter */
     uint32_t pcie_tx_kbs; /* throughput at full load */
@@ -344,6 +378,11 @@ typedef struct kg_state {
     uint32_t cc_state; /* confidential compute state */
     uint32_t reserved; /* zero */
     uint64_t boot_us; /* creation time, microseconds since the epoch */
+    uint64_t clock_real_ns; /* the node's clock: wall time at which it was set, 0: it shows wall time */
+    uint64_t clock_node_ns; /* what it showed then */
+    uint32_t clock_rate; /* seconds that it goes on in a second */
+    uint32_t load_count; /* filled rows of load */
+    kg_load_profile load[16]; /* load profiles */
     char driver_version[80]; /* such as 550.54.15 */
     char nvml_version[80]; /* such as 12.550.54.15 */
     char hostname[64]; /* node name */
@@ -354,6 +393,16 @@ typedef struct kg_state {
     kg_gpu gpu[64]; /* GPUs */
 } kg_state;
 
+_Static_assert(sizeof(kg_load_phase) == 40, "size of kg_load_phase");
+_Static_assert(offsetof(kg_load_phase, ms) == 0, "kg_load_phase.ms");
+_Static_assert(offsetof(kg_load_phase, value) == 4, "kg_load_phase.value");
+_Static_assert(sizeof(kg_load_profile) == 528, "size of kg_load_profile");
+_Static_assert(offsetof(kg_load_profile, name) == 0, "kg_load_profile.name");
+_Static_assert(offsetof(kg_load_profile, memory) == 32, "kg_load_profile.memory");
+_Static_assert(offsetof(kg_load_profile, phase_count) == 36, "kg_load_profile.phase_count");
+_Static_assert(offsetof(kg_load_profile, once) == 40, "kg_load_profile.once");
+_Static_assert(offsetof(kg_load_profile, reserved) == 44, "kg_load_profile.reserved");
+_Static_assert(offsetof(kg_load_profile, phase) == 48, "kg_load_profile.phase");
 _Static_assert(sizeof(kg_pci) == 56, "size of kg_pci");
 _Static_assert(offsetof(kg_pci, domain) == 0, "kg_pci.domain");
 _Static_assert(offsetof(kg_pci, bus) == 4, "kg_pci.bus");
@@ -424,7 +473,7 @@ _Static_assert(offsetof(kg_gi_profile, memory_mib) == 64, "kg_gi_profile.memory_
 _Static_assert(offsetof(kg_gi_profile, placement_start) == 72, "kg_gi_profile.placement_start");
 _Static_assert(offsetof(kg_gi_profile, ci) == 104, "kg_gi_profile.ci");
 _Static_assert(offsetof(kg_gi_profile, name) == 824, "kg_gi_profile.name");
-_Static_assert(sizeof(kg_gi) == 32, "size of kg_gi");
+_Static_assert(sizeof(kg_gi) == 104, "size of kg_gi");
 _Static_assert(offsetof(kg_gi, used) == 0, "kg_gi.used");
 _Static_assert(offsetof(kg_gi, id) == 4, "kg_gi.id");
 _Static_assert(offsetof(kg_gi, row) == 8, "kg_gi.row");
@@ -432,6 +481,7 @@ _Static_assert(offsetof(kg_gi, start) == 12, "kg_gi.start");
 _Static_assert(offsetof(kg_gi, size) == 16, "kg_gi.size");
 _Static_assert(offsetof(kg_gi, serial) == 20, "kg_gi.serial");
 _Static_assert(offsetof(kg_gi, created_us) == 24, "kg_gi.created_us");
+_Static_assert(offsetof(kg_gi, load_done) == 32, "kg_gi.load_done");
 _Static_assert(sizeof(kg_ci) == 104, "size of kg_ci");
 _Static_assert(offsetof(kg_ci, used) == 0, "kg_ci.used");
 _Static_assert(offsetof(kg_ci, id) == 4, "kg_ci.id");
@@ -443,7 +493,7 @@ _Static_assert(offsetof(kg_ci, serial) == 24, "kg_ci.serial");
 _Static_assert(offsetof(kg_ci, ecc_sram) == 28, "kg_ci.ecc_sram");
 _Static_assert(offsetof(kg_ci, created_us) == 32, "kg_ci.created_us");
 _Static_assert(offsetof(kg_ci, uuid) == 40, "kg_ci.uuid");
-_Static_assert(sizeof(kg_process) == 120, "size of kg_process");
+_Static_assert(sizeof(kg_process) == 136, "size of kg_process");
 _Static_assert(offsetof(kg_process, used) == 0, "kg_process.used");
 _Static_assert(offsetof(kg_process, live) == 4, "kg_process.live");
 _Static_assert(offsetof(kg_process, pid) == 8, "kg_process.pid");
@@ -454,9 +504,13 @@ _Static_assert(offsetof(kg_process, sm_util) == 24, "kg_process.sm_util");
 _Static_assert(offsetof(kg_process, mem_util) == 28, "kg_process.mem_util");
 _Static_assert(offsetof(kg_process, enc_util) == 32, "kg_process.enc_util");
 _Static_assert(offsetof(kg_process, dec_util) == 36, "kg_process.dec_util");
-_Static_assert(offsetof(kg_process, memory) == 40, "kg_process.memory");
-_Static_assert(offsetof(kg_process, start_us) == 48, "kg_process.start_us");
-_Static_assert(offsetof(kg_process, name) == 56, "kg_process.name");
+_Static_assert(offsetof(kg_process, load) == 40, "kg_process.load");
+_Static_assert(offsetof(kg_process, load_shift_ms) == 44, "kg_process.load_shift_ms");
+_Static_assert(offsetof(kg_process, load_share) == 48, "kg_process.load_share");
+_Static_assert(offsetof(kg_process, load_scale) == 52, "kg_process.load_scale");
+_Static_assert(offsetof(kg_process, memory) == 56, "kg_process.memory");
+_Static_assert(offsetof(kg_process, start_us) == 64, "kg_process.start_us");
+_Static_assert(offsetof(kg_process, name) == 72, "kg_process.name");
 _Static_assert(sizeof(kg_event) == 48, "size of kg_event");
 _Static_assert(offsetof(kg_event, seq) == 0, "kg_event.seq");
 _Static_assert(offsetof(kg_event, gpu) == 8, "kg_event.gpu");
@@ -466,7 +520,7 @@ _Static_assert(offsetof(kg_event, data) == 24, "kg_event.data");
 _Static_assert(offsetof(kg_event, gi_id) == 32, "kg_event.gi_id");
 _Static_assert(offsetof(kg_event, ci_id) == 36, "kg_event.ci_id");
 _Static_assert(offsetof(kg_event, time_us) == 40, "kg_event.time_us");
-_Static_assert(sizeof(kg_gpu) == 45408, "size of kg_gpu");
+_Static_assert(sizeof(kg_gpu) == 48680, "size of kg_gpu");
 _Static_assert(offsetof(kg_gpu, used) == 0, "kg_gpu.used");
 _Static_assert(offsetof(kg_gpu, minor) == 4, "kg_gpu.minor");
 _Static_assert(offsetof(kg_gpu, brand) == 8, "kg_gpu.brand");
@@ -570,52 +624,53 @@ _Static_assert(offsetof(kg_gpu, load_prev) == 3168, "kg_gpu.load_prev");
 _Static_assert(offsetof(kg_gpu, load_target) == 3172, "kg_gpu.load_target");
 _Static_assert(offsetof(kg_gpu, load_since_ns) == 3176, "kg_gpu.load_since_ns");
 _Static_assert(offsetof(kg_gpu, busy_ns) == 3184, "kg_gpu.busy_ns");
-_Static_assert(offsetof(kg_gpu, energy_mj) == 3192, "kg_gpu.energy_mj");
-_Static_assert(offsetof(kg_gpu, pcie_replays) == 3200, "kg_gpu.pcie_replays");
-_Static_assert(offsetof(kg_gpu, pcie_tx_kbs) == 3204, "kg_gpu.pcie_tx_kbs");
-_Static_assert(offsetof(kg_gpu, pcie_rx_kbs) == 3208, "kg_gpu.pcie_rx_kbs");
-_Static_assert(offsetof(kg_gpu, pcie_err) == 3212, "kg_gpu.pcie_err");
-_Static_assert(offsetof(kg_gpu, gpm_supported) == 3260, "kg_gpu.gpm_supported");
-_Static_assert(offsetof(kg_gpu, gpm_streaming) == 3264, "kg_gpu.gpm_streaming");
-_Static_assert(offsetof(kg_gpu, link_count) == 3268, "kg_gpu.link_count");
-_Static_assert(offsetof(kg_gpu, c2c_links) == 3272, "kg_gpu.c2c_links");
-_Static_assert(offsetof(kg_gpu, failing) == 3276, "kg_gpu.failing");
-_Static_assert(offsetof(kg_gpu, link) == 3280, "kg_gpu.link");
-_Static_assert(offsetof(kg_gpu, cpu_affinity) == 7024, "kg_gpu.cpu_affinity");
-_Static_assert(offsetof(kg_gpu, mem_affinity) == 7152, "kg_gpu.mem_affinity");
-_Static_assert(offsetof(kg_gpu, fabric_state) == 7184, "kg_gpu.fabric_state");
-_Static_assert(offsetof(kg_gpu, fabric_status) == 7188, "kg_gpu.fabric_status");
-_Static_assert(offsetof(kg_gpu, fabric_clique) == 7192, "kg_gpu.fabric_clique");
-_Static_assert(offsetof(kg_gpu, fabric_health_mask) == 7196, "kg_gpu.fabric_health_mask");
-_Static_assert(offsetof(kg_gpu, fabric_health_summary) == 7200, "kg_gpu.fabric_health_summary");
-_Static_assert(offsetof(kg_gpu, addressing_mode) == 7204, "kg_gpu.addressing_mode");
-_Static_assert(offsetof(kg_gpu, fabric_uuid) == 7208, "kg_gpu.fabric_uuid");
-_Static_assert(offsetof(kg_gpu, chassis_serial) == 7224, "kg_gpu.chassis_serial");
-_Static_assert(offsetof(kg_gpu, recovery_action) == 7240, "kg_gpu.recovery_action");
-_Static_assert(offsetof(kg_gpu, lost) == 7244, "kg_gpu.lost");
-_Static_assert(offsetof(kg_gpu, hang) == 7248, "kg_gpu.hang");
-_Static_assert(offsetof(kg_gpu, slow_us) == 7252, "kg_gpu.slow_us");
-_Static_assert(offsetof(kg_gpu, reset_required) == 7256, "kg_gpu.reset_required");
-_Static_assert(offsetof(kg_gpu, init_error) == 7260, "kg_gpu.init_error");
-_Static_assert(offsetof(kg_gpu, next_reset) == 7264, "kg_gpu.next_reset");
-_Static_assert(offsetof(kg_gpu, resets) == 7268, "kg_gpu.resets");
-_Static_assert(offsetof(kg_gpu, xid_last) == 7272, "kg_gpu.xid_last");
-_Static_assert(offsetof(kg_gpu, xid_count) == 7280, "kg_gpu.xid_count");
-_Static_assert(offsetof(kg_gpu, mig_capable) == 7288, "kg_gpu.mig_capable");
-_Static_assert(offsetof(kg_gpu, mig_current) == 7292, "kg_gpu.mig_current");
-_Static_assert(offsetof(kg_gpu, mig_pending) == 7296, "kg_gpu.mig_pending");
-_Static_assert(offsetof(kg_gpu, mig_needs_reset) == 7300, "kg_gpu.mig_needs_reset");
-_Static_assert(offsetof(kg_gpu, mig_max_devices) == 7304, "kg_gpu.mig_max_devices");
-_Static_assert(offsetof(kg_gpu, mig_slices) == 7308, "kg_gpu.mig_slices");
-_Static_assert(offsetof(kg_gpu, mig_compute_slices) == 7312, "kg_gpu.mig_compute_slices");
-_Static_assert(offsetof(kg_gpu, mig_family) == 7316, "kg_gpu.mig_family");
-_Static_assert(offsetof(kg_gpu, mig_serial) == 7320, "kg_gpu.mig_serial");
-_Static_assert(offsetof(kg_gpu, gi_profile_count) == 7324, "kg_gpu.gi_profile_count");
-_Static_assert(offsetof(kg_gpu, gi_profile) == 7328, "kg_gpu.gi_profile");
-_Static_assert(offsetof(kg_gpu, gi) == 27872, "kg_gpu.gi");
-_Static_assert(offsetof(kg_gpu, ci) == 28384, "kg_gpu.ci");
-_Static_assert(offsetof(kg_gpu, process) == 30048, "kg_gpu.process");
-_Static_assert(sizeof(kg_state) == 2926960, "size of kg_state");
+_Static_assert(offsetof(kg_gpu, load_done) == 3192, "kg_gpu.load_done");
+_Static_assert(offsetof(kg_gpu, energy_mj) == 3264, "kg_gpu.energy_mj");
+_Static_assert(offsetof(kg_gpu, pcie_replays) == 3272, "kg_gpu.pcie_replays");
+_Static_assert(offsetof(kg_gpu, pcie_tx_kbs) == 3276, "kg_gpu.pcie_tx_kbs");
+_Static_assert(offsetof(kg_gpu, pcie_rx_kbs) == 3280, "kg_gpu.pcie_rx_kbs");
+_Static_assert(offsetof(kg_gpu, pcie_err) == 3284, "kg_gpu.pcie_err");
+_Static_assert(offsetof(kg_gpu, gpm_supported) == 3332, "kg_gpu.gpm_supported");
+_Static_assert(offsetof(kg_gpu, gpm_streaming) == 3336, "kg_gpu.gpm_streaming");
+_Static_assert(offsetof(kg_gpu, link_count) == 3340, "kg_gpu.link_count");
+_Static_assert(offsetof(kg_gpu, c2c_links) == 3344, "kg_gpu.c2c_links");
+_Static_assert(offsetof(kg_gpu, failing) == 3348, "kg_gpu.failing");
+_Static_assert(offsetof(kg_gpu, link) == 3352, "kg_gpu.link");
+_Static_assert(offsetof(kg_gpu, cpu_affinity) == 7096, "kg_gpu.cpu_affinity");
+_Static_assert(offsetof(kg_gpu, mem_affinity) == 7224, "kg_gpu.mem_affinity");
+_Static_assert(offsetof(kg_gpu, fabric_state) == 7256, "kg_gpu.fabric_state");
+_Static_assert(offsetof(kg_gpu, fabric_status) == 7260, "kg_gpu.fabric_status");
+_Static_assert(offsetof(kg_gpu, fabric_clique) == 7264, "kg_gpu.fabric_clique");
+_Static_assert(offsetof(kg_gpu, fabric_health_mask) == 7268, "kg_gpu.fabric_health_mask");
+_Static_assert(offsetof(kg_gpu, fabric_health_summary) == 7272, "kg_gpu.fabric_health_summary");
+_Static_assert(offsetof(kg_gpu, addressing_mode) == 7276, "kg_gpu.addressing_mode");
+_Static_assert(offsetof(kg_gpu, fabric_uuid) == 7280, "kg_gpu.fabric_uuid");
+_Static_assert(offsetof(kg_gpu, chassis_serial) == 7296, "kg_gpu.chassis_serial");
+_Static_assert(offsetof(kg_gpu, recovery_action) == 7312, "kg_gpu.recovery_action");
+_Static_assert(offsetof(kg_gpu, lost) == 7316, "kg_gpu.lost");
+_Static_assert(offsetof(kg_gpu, hang) == 7320, "kg_gpu.hang");
+_Static_assert(offsetof(kg_gpu, slow_us) == 7324, "kg_gpu.slow_us");
+_Static_assert(offsetof(kg_gpu, reset_required) == 7328, "kg_gpu.reset_required");
+_Static_assert(offsetof(kg_gpu, init_error) == 7332, "kg_gpu.init_error");
+_Static_assert(offsetof(kg_gpu, next_reset) == 7336, "kg_gpu.next_reset");
+_Static_assert(offsetof(kg_gpu, resets) == 7340, "kg_gpu.resets");
+_Static_assert(offsetof(kg_gpu, xid_last) == 7344, "kg_gpu.xid_last");
+_Static_assert(offsetof(kg_gpu, xid_count) == 7352, "kg_gpu.xid_count");
+_Static_assert(offsetof(kg_gpu, mig_capable) == 7360, "kg_gpu.mig_capable");
+_Static_assert(offsetof(kg_gpu, mig_current) == 7364, "kg_gpu.mig_current");
+_Static_assert(offsetof(kg_gpu, mig_pending) == 7368, "kg_gpu.mig_pending");
+_Static_assert(offsetof(kg_gpu, mig_needs_reset) == 7372, "kg_gpu.mig_needs_reset");
+_Static_assert(offsetof(kg_gpu, mig_max_devices) == 7376, "kg_gpu.mig_max_devices");
+_Static_assert(offsetof(kg_gpu, mig_slices) == 7380, "kg_gpu.mig_slices");
+_Static_assert(offsetof(kg_gpu, mig_compute_slices) == 7384, "kg_gpu.mig_compute_slices");
+_Static_assert(offsetof(kg_gpu, mig_family) == 7388, "kg_gpu.mig_family");
+_Static_assert(offsetof(kg_gpu, mig_serial) == 7392, "kg_gpu.mig_serial");
+_Static_assert(offsetof(kg_gpu, gi_profile_count) == 7396, "kg_gpu.gi_profile_count");
+_Static_assert(offsetof(kg_gpu, gi_profile) == 7400, "kg_gpu.gi_profile");
+_Static_assert(offsetof(kg_gpu, gi) == 27944, "kg_gpu.gi");
+_Static_assert(offsetof(kg_gpu, ci) == 29608, "kg_gpu.ci");
+_Static_assert(offsetof(kg_gpu, process) == 31272, "kg_gpu.process");
+_Static_assert(sizeof(kg_state) == 3144840, "size of kg_state");
 _Static_assert(offsetof(kg_state, magic) == 0, "kg_state.magic");
 _Static_assert(offsetof(kg_state, version) == 8, "kg_state.version");
 _Static_assert(offsetof(kg_state, size) == 12, "kg_state.size");
@@ -632,12 +687,17 @@ _Static_assert(offsetof(kg_state, fabric_manager) == 60, "kg_state.fabric_manage
 _Static_assert(offsetof(kg_state, cc_state) == 64, "kg_state.cc_state");
 _Static_assert(offsetof(kg_state, reserved) == 68, "kg_state.reserved");
 _Static_assert(offsetof(kg_state, boot_us) == 72, "kg_state.boot_us");
-_Static_assert(offsetof(kg_state, driver_version) == 80, "kg_state.driver_version");
-_Static_assert(offsetof(kg_state, nvml_version) == 160, "kg_state.nvml_version");
-_Static_assert(offsetof(kg_state, hostname) == 240, "kg_state.hostname");
-_Static_assert(offsetof(kg_state, profile) == 304, "kg_state.profile");
-_Static_assert(offsetof(kg_state, topology) == 368, "kg_state.topology");
-_Static_assert(offsetof(kg_state, p2p) == 4464, "kg_state.p2p");
-_Static_assert(offsetof(kg_state, event) == 8560, "kg_state.event");
-_Static_assert(offsetof(kg_state, gpu) == 20848, "kg_state.gpu");
+_Static_assert(offsetof(kg_state, clock_real_ns) == 80, "kg_state.clock_real_ns");
+_Static_assert(offsetof(kg_state, clock_node_ns) == 88, "kg_state.clock_node_ns");
+_Static_assert(offsetof(kg_state, clock_rate) == 96, "kg_state.clock_rate");
+_Static_assert(offsetof(kg_state, load_count) == 100, "kg_state.load_count");
+_Static_assert(offsetof(kg_state, load) == 104, "kg_state.load");
+_Static_assert(offsetof(kg_state, driver_version) == 8552, "kg_state.driver_version");
+_Static_assert(offsetof(kg_state, nvml_version) == 8632, "kg_state.nvml_version");
+_Static_assert(offsetof(kg_state, hostname) == 8712, "kg_state.hostname");
+_Static_assert(offsetof(kg_state, profile) == 8776, "kg_state.profile");
+_Static_assert(offsetof(kg_state, topology) == 8840, "kg_state.topology");
+_Static_assert(offsetof(kg_state, p2p) == 12936, "kg_state.p2p");
+_Static_assert(offsetof(kg_state, event) == 17032, "kg_state.event");
+_Static_assert(offsetof(kg_state, gpu) == 29320, "kg_state.gpu");
 #endif

@@ -157,8 +157,8 @@ static nvmlReturn_t field(const kg_gpu *g, uint32_t id, uint32_t scope, unsigned
     case 188: GIVE_IF(g->power_supported, T_UINT, g->power_limit_max_mw);
     case 189: GIVE_IF(g->power_supported, T_UINT, g->power_limit_default_mw);
     case 190: case 192: GIVE_IF(g->power_supported, T_UINT, g->power_limit_mw);
-    case 197: GIVE(T_ULL, (unsigned __int128)g->pcie_tx_kbs * kg_busy_ns(g) / 1000000);
-    case 198: GIVE(T_ULL, (unsigned __int128)g->pcie_rx_kbs * kg_busy_ns(g) / 1000000);
+    case 197: GIVE(T_ULL, (unsigned __int128)g->pcie_tx_kbs * kg_moved_ns(g, KG_LOAD_PCIE_TX) / 1000000);
+    case 198: GIVE(T_ULL, (unsigned __int128)g->pcie_rx_kbs * kg_moved_ns(g, KG_LOAD_PCIE_RX) / 1000000);
     case 199: GIVE_IF(g->mig_capable, T_UINT, 1);
     case 226: GIVE(T_UINT, g->reset_required || g->recovery_action == 1);
     case 227: GIVE(T_UINT, g->recovery_action == 4);
@@ -177,7 +177,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvm
     ENTER(kg_dev_of, device, values && count > 0 && count <= 100000);
     for (int i = 0; i < count; i++) {
         nvmlFieldValue_t *v = &values[i];
-        uint64_t began = kg_now_ns(), value = 0;
+        uint64_t began = kg_now_ns(kg_m.state), value = 0;
         unsigned type = T_UINT;
         if (d.g->failing & KG_FAIL_FIELDS) v->nvmlReturn = NVML_ERROR_UNKNOWN;
         else v->nvmlReturn = d.ci ? NVML_ERROR_NOT_SUPPORTED : field(d.g, v->fieldId, v->scopeId, &type, &value);
@@ -187,8 +187,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvm
         if (type == T_INT) v->value.siVal = (int)(int64_t)value;
         else if (type == T_UINT) v->value.uiVal = (unsigned int)value;
         else v->value.ullVal = value;
-        v->timestamp = (long long)(kg_now_ns() / 1000);
-        v->latencyUsec = (long long)((kg_now_ns() - began) / 1000);
+        v->timestamp = (long long)(kg_now_ns(kg_m.state) / 1000);
+        v->latencyUsec = (long long)((kg_now_ns(kg_m.state) - began) / 1000);
     }
     return NVML_SUCCESS;
 }

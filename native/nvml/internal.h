@@ -12,7 +12,7 @@
 #include "kgpu_nvml.h"
 
 #define EXPORT __attribute__((visibility("default")))
-#define ALL_BUSY 100000u /* kg_load of a fully busy GPU */
+#define ALL_BUSY KG_ALL_BUSY
 
 typedef struct kg_dev {
     kg_gpu *g;
@@ -55,16 +55,23 @@ nvmlReturn_t kg_faults(uint32_t gpu);
         if (d.g->failing & (bit)) return NVML_ERROR_UNKNOWN;                      \
     } while (0)
 
-/* model.c: readings as a function of wall time */
+/* What the driver keeps of utilisation: six samples in a second, the last 100. */
+#define KG_SAMPLE_NS (1000000000ull / 6)
+enum { KG_SAMPLES_KEPT = 100 };
+
+/* model.c: readings as a function of the node's time */
 uint32_t kg_power_mw(const kg_gpu *g);
 int kg_temperature(const kg_gpu *g);
 uint32_t kg_utilization(const kg_gpu *g);        /* percent */
 uint32_t kg_memory_utilization(const kg_gpu *g); /* percent */
+uint32_t kg_sample(const kg_gpu *g, unsigned type, uint64_t time); /* at a time since the load last changed */
 uint32_t kg_clock(const kg_gpu *g, unsigned kind);
 uint32_t kg_fan(const kg_gpu *g);
 uint64_t kg_throttle(const kg_gpu *g);
 uint64_t kg_throttle_ns(const kg_gpu *g, unsigned policy);
-uint64_t kg_busy_ns(const kg_gpu *g);
+uint32_t kg_traffic(const kg_gpu *g, uint32_t channel);    /* of that at full load, 1/1000 percent */
+uint64_t kg_busy_ns(const kg_gpu *g);                      /* steady load alone */
+uint64_t kg_moved_ns(const kg_gpu *g, uint32_t channel);   /* ns of traffic at full load, with that of profiles */
 uint64_t kg_energy_mj(const kg_gpu *g);
 uint64_t kg_memory_used(const kg_dev *d);
 uint64_t kg_memory_total(const kg_dev *d);

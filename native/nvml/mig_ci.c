@@ -135,7 +135,7 @@ static nvmlReturn_t place(kg_dev *d, const kg_ci_profile *p, const nvmlPlacement
                   .start = start,
                   .size = p->slices,
                   .serial = ++d->g->mig_serial,
-                  .created_us = kg_now_ns() / 1000};
+                  .created_us = kg_now_ns(kg_m.state) / 1000};
     name_it(d, &made);
     *slot = made;
     kg_push_event(kg_m.state, d->gpu, NVML_EVENT_MIG_CHANGE, 0, made.gi_id, made.id);

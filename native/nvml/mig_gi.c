@@ -236,7 +236,7 @@ static nvmlReturn_t place(kg_dev *d, const kg_gi_profile *p, const nvmlPlacement
                     .start = start,
                     .size = p->placement_size,
                     .serial = ++g->mig_serial,
-                    .created_us = kg_now_ns() / 1000};
+                    .created_us = kg_now_ns(kg_m.state) / 1000};
     kg_push_event(kg_m.state, d->gpu, NVML_EVENT_MIG_CHANGE, 0, slot->id, KG_NO_INSTANCE);
     *out = kg_gi_handle(d->gpu, slot);
     return NVML_SUCCESS;

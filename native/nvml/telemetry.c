@@ -207,7 +207,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned int 
 EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, unsigned int counter, unsigned int *value) {
     ENTER(kg_gpu_of, device, value && counter < 2);
     uint64_t full = counter ? d.g->pcie_rx_kbs : d.g->pcie_tx_kbs;
-    *value = (unsigned int)(full * kg_load(d.g, kg_now_ns()) / ALL_BUSY);
+    *value = (unsigned int)(full * kg_traffic(d.g, counter ? KG_LOAD_PCIE_RX : KG_LOAD_PCIE_TX) / ALL_BUSY);
     return NVML_SUCCESS;
 }
 
@@ -223,25 +223,29 @@ EXPORT nvmlReturn_t nvmlDeviceGetDynamicPstatesInfo(nvmlDevice_t device, nvmlGpu
 EXPORT nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, unsigned int policy, nvmlViolationTime_t *out) {
     ENTER(kg_gpu_of, device, out && policy < 12);
     if (policy > 5) return NVML_ERROR_NOT_SUPPORTED;
-    out->referenceTime = kg_now_ns() / 1000, out->violationTime = kg_throttle_ns(d.g, policy);
+    out->referenceTime = kg_now_ns(kg_m.state) / 1000, out->violationTime = kg_throttle_ns(d.g, policy);
     return NVML_SUCCESS;
 }
 
-/* One sample of the present; types of nvmlSamplingType_t. */
+/* The last samples by nvmlSamplingType_t, oldest first; the buffer begins anew when the load changes, for
+ * what was there before is not known any more. `since` leaves out what the caller has. */
 EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned int type, unsigned long long since,
                                          unsigned int *value_type, unsigned int *count, nvmlSample_t *samples) {
     ENTER(whole_of, device, value_type && count && type < 10);
     if (!samples) {
-        *count = 1;
+        *count = KG_SAMPLES_KEPT;
         return NVML_SUCCESS;
     }
-    if (!*count) return NVML_ERROR_INSUFFICIENT_SIZE;
-    uint64_t now = kg_now_ns() / 1000;
-    if (since >= now) return NVML_ERROR_NOT_FOUND;
-    const uint32_t values[10] = {kg_power_mw(d.g), kg_utilization(d.g), kg_memory_utilization(d.g), engine(d.g, 0),
-                                 engine(d.g, 1), kg_clock(d.g, 1), kg_clock(d.g, 2), kg_power_mw(d.g), d.g->jpg_util,
-                                 d.g->ofa_util};
-    samples[0] = (nvmlSample_t){.timeStamp = now, .sampleValue = {.uiVal = values[type]}};
-    *value_type = 1, *count = 1;
-    return NVML_SUCCESS;
+    uint64_t tick = kg_now_ns(kg_m.state) / KG_SAMPLE_NS, room = *count;
+    uint32_t found = 0;
+    kg_proc_reap(&kg_m, d.gpu);
+    if (room < 1) return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (uint64_t at = tick - (room < KG_SAMPLES_KEPT ? room : KG_SAMPLES_KEPT) + 1; at <= tick; at++) {
+        uint64_t ns = at * KG_SAMPLE_NS;
+        if (ns / 1000 <= since || (at < tick && ns < d.g->load_since_ns)) continue;
+        uint32_t value = type == 3 || type == 4 ? engine(d.g, type == 4) : kg_sample(d.g, type, ns);
+        samples[found++] = (nvmlSample_t){.timeStamp = ns / 1000, .sampleValue = {.uiVal = value}};
+    }
+    *value_type = 1, *count = found;
+    return found ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 from kgpu.agent.auto import AutoAgent
+from kgpu.agent.host import Host
 from kgpu.agent.options import AgentOptions
 from kgpu.agent.roles import ROLES
 from kgpu.base.http import Address
@@ -82,11 +83,13 @@ class Started:
     def __init__(self) -> None:
         self.log: list[str] = []
         self.options: dict[str, AgentOptions] = {}
+        self.hosts: dict[str, Host] = {}
 
     def role(self, name: str):
         async def start(host, handle) -> None:
             self.log.append(f"+{name}")
             self.options[name] = host.options
+            self.hosts[name] = host
             handle.running()
             try:
                 await asyncio.Event().wait()

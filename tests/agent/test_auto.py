@@ -248,6 +248,17 @@ def a_driver(root):
     path.write_text("")
 
 
+async def test_what_one_role_does_on_a_device_the_others_know(cluster, started, roles, tmp_path):
+    cluster.tell(BOTH)
+    cluster.label(**{"plugin": "true", "gpu-feature-discovery": "true"})
+    async with hosted(cluster, tmp_path, roles):
+        await eventually(lambda: len(started.hosts) == 2)
+        one, two = (started.hosts[name].own_work for name in ("one", "two"))
+        with one.on("GPU-1"):
+            assert two.since("GPU-1", float("inf"))
+        assert not two.since("GPU-2", 0.0)
+
+
 async def test_no_hardware_is_touched_before_a_role_needs_it_and_it_is_let_go_after(cluster, tmp_path):
     config = AgentConfig(
         roles={"features": RoleConfig(), "labels": RoleConfig(label=LABELS_LABEL)}, driver_install_dir="/nowhere"

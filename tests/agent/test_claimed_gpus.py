@@ -31,7 +31,7 @@ async def run(ledger: ClaimedGpus) -> AsyncIterator[None]:
 
 async def test_the_plugin_withholds_what_claims_have(tmp_path: Path) -> None:
     folder, ordered = tmp_path / "plugins/gpu.nvidia.com/claims", OrderedGpus()
-    ledger = ClaimedGpus(ordered, folder, boot="boot-1")
+    ledger = ClaimedGpus(ordered, (tmp_path / "none", folder), boot="boot-1")
     records = ClaimRecords(folder, boot="boot-1", report=lambda _: None)
     assert ledger.withdrawn == {}
     async with run(ledger):
@@ -55,7 +55,7 @@ async def test_a_change_that_the_folders_time_does_not_show_is_seen(tmp_path: Pa
     """A file system counts time in ticks of some milliseconds."""
     records = ClaimRecords(tmp_path, boot="boot-1", report=lambda _: None)
     records.put(record("one", "GPU-1"))
-    ledger = ClaimedGpus(None, tmp_path, boot="boot-1")
+    ledger = ClaimedGpus(None, (tmp_path,), boot="boot-1")
     then = tmp_path.stat()  # noqa: ASYNC240 - nothing else runs
     async with run(ledger):
         revision = ledger.revision
@@ -70,4 +70,4 @@ async def test_records_of_another_boot_or_that_are_damaged_withhold_nothing(tmp_
     records.put(record("old", "GPU-1", boot="boot-0"))
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "folder.json").mkdir()
-    assert ClaimedGpus(None, tmp_path, boot="boot-1").withdrawn == {}
+    assert ClaimedGpus(None, (tmp_path,), boot="boot-1").withdrawn == {}

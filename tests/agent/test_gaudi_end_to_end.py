@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from kgpu.formats.names import GAUDI_RESOURCE
+from kgpu.formats.names import GAUDI_NETWORK_FILE, GAUDI_RESOURCE
 from kgpu.hw.simulator import modules, operate
-from tests.agent.test_end_to_end import SECONDS, Node
+from tests.agent.test_end_to_end import SECONDS, Node, children_of, eventually
 
 CDI = "k8s.device-plugin.habana.ai/gpu"
 
@@ -60,7 +62,28 @@ async def test_cards_are_offered_by_serial_and_given_with_nodes_and_variables(no
         assert "Traceback" not in agent.log
 
 
-@pytest.mark.parametrize("fault", ["lost", "hang", "ecc", "needs-reset"])
+@pytest.mark.parametrize("strategy", ["envvar", "cdi-cri"])
+async def test_the_networks_file_is_mounted_where_the_host_has_one(node, tmp_path, strategy: str) -> None:
+    file = node.root / GAUDI_NETWORK_FILE.lstrip("/")
+    file.parent.mkdir(parents=True)
+    file.write_text('{"NIC_NET_CONFIG": []}')
+    words = ("--device-list-strategy", strategy, "--cdi-dir", str(tmp_path), "--driver-root", str(node.root))
+    async with node.kubelet, node.agent(*words, roles="deviceplugin") as agent:
+        await healthy(node, 8)
+        answer = (await node.kubelet.admit("pod", "main", {GAUDI_RESOURCE: 1}))[GAUDI_RESOURCE]
+        if strategy == "envvar":
+            mounts = [(one.container_path, one.host_path, one.read_only) for one in answer.mounts]
+            assert mounts == [(GAUDI_NETWORK_FILE, str(file), True)]
+        else:
+            spec = json.loads(await asyncio.to_thread(Path(tmp_path, "k8s.device-plugin.habana.ai-gpu.json").read_text))
+            (mount,) = spec["containerEdits"]["mounts"]
+            assert (mount["containerPath"], mount["hostPath"]) == (GAUDI_NETWORK_FILE, str(file))
+            assert "ro" in mount["options"]
+            assert answer.mounts == ()
+        await agent.end()
+
+
+@pytest.mark.parametrize("fault", ["ecc", "needs-reset"])
 async def test_a_fault_takes_one_card_and_it_comes_back_without_a_restart(node, fault: str) -> None:
     async with node.kubelet, node.agent(roles="deviceplugin") as agent:
         await healthy(node, 8)
@@ -109,3 +132,12 @@ async def test_with_cdi_the_spec_has_nodes_and_no_hook_and_the_variables_still_c
         assert [row["path"] for row in edits["deviceNodes"]] == nodes(0)
         assert "hooks" not in json.dumps(spec)
         await agent.end()
+
+
+async def test_the_librarys_process_ends_with_an_agent_that_is_killed_also_in_a_call_that_hangs(node) -> None:
+    async with node.kubelet, node.agent(roles="deviceplugin") as agent:
+        await healthy(node, 8)
+        (child,) = map(int, children_of(agent.process.pid))
+        os.kill(child, signal.SIGSTOP)  # it answers as little as one whose call hangs
+        await agent.end(signal.SIGKILL)
+        await eventually(lambda: not Path(f"/proc/{child}").exists())

@@ -40,3 +40,18 @@ async def test_a_gpu_of_i915_is_withdrawn_while_it_is_lost_and_denied_by_its_id(
         async with node.agent("--deny-ids", "0x0bd5", roles="deviceplugin") as agent:
             await agent.logged("is left out by --allow-ids or --deny-ids")
             await agent.end()
+
+
+async def test_a_monitor_gets_every_gpu_without_taking_one(tmp_path_factory, sim_root) -> None:
+    node = Node(tmp_path_factory.mktemp("node"), sim_root("arc"))
+    words = ("--enable-monitoring", "--monitoring-mode", "split", "--allocation-policy", "packed")
+    async with node.kubelet, node.agent(*words, roles="deviceplugin") as agent:
+        await node.offered(1, "gpu.intel.com/xe_monitoring")
+        answer = (await node.kubelet.admit("watch", "main", {"gpu.intel.com/xe_monitoring": 1}))[
+            "gpu.intel.com/xe_monitoring"
+        ]
+        assert [one.container_path for one in answer.devices] == [
+            "/dev/dri/card0", "/dev/dri/renderD128", "/dev/dri/card1", "/dev/dri/renderD129",
+        ]  # fmt: skip
+        await node.offered(2, XE)
+        await agent.end()

@@ -17,9 +17,12 @@ from kgpu.agent.node_orders import (
     heed,
     holders,
     ordered_gpus,
+    stranded,
     unfit,
     unread_gpus,
 )
+from kgpu.dra.devices import node_devices
+from kgpu.dra.model import PublishRules
 from kgpu.formats.mig_request import MigLayout
 from kgpu.formats.node_order import NodeOrder, OrderAnswer, OrderStep, answer, change_order, order
 from kgpu.hw.fake_reader import sample_inventory, sample_partitions
@@ -27,6 +30,7 @@ from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Problem, Readi
 from kgpu.hw.verdicts import GpuVerdict, Verdicts
 from kgpu.kubelet.pod_resources import DeviceClaim, Holding
 from tests.budget import tries
+from tests.dra.samples import gaudi, mi300x
 
 INVENTORY = sample_inventory(4)
 GPUS = INVENTORY.accelerators
@@ -133,7 +137,7 @@ def test_instances_are_no_reason_against_a_change_of_them() -> None:
     change = change_order(act="act-1", boot="boot", step=OrderStep.WITHDRAW, layouts=layouts)
     assert unfit(change, sliced) == ""
     assert "has MIG instances" in unfit(given_step(), sliced)
-    assert "can be cut by kgpu" in unfit(change, dataclasses.replace(INVENTORY, vendor="amd"))
+    assert "only NVIDIA GPUs can be parted by kgpu" in unfit(change, dataclasses.replace(INVENTORY, vendor="amd"))
 
 
 AFTER_RESTART = [
@@ -249,6 +253,41 @@ DRA = "gpu.nvidia.com"
 def test_every_form_of_a_device_id_finds_its_pod(holding: Holding, counts: bool) -> None:
     pods = holders(given_step(), (holding,), SLICED)
     assert [(pod.namespace, pod.name) for pod in pods] == ([("team", "train")] if counts else [])
+
+
+@pytest.mark.parametrize("node", [mi300x(), mi300x(parts=2), gaudi()])
+def test_other_vendors_claims_are_found_by_their_devices_names(node: Inventory) -> None:
+    ill, _ = node.accelerators
+    published = node_devices(node, PublishRules())
+    for device in published.devices:
+        found = holders(given_step(OrderStep.WITHDRAW, ill), (held(device.name, published.driver, CLAIM),), node)
+        assert bool(found) is (device.gpu == ill.uuid)
+    assert holders(given_step(OrderStep.WITHDRAW, ill), (held("gpu-9-999", published.driver, CLAIM),), node) == ()
+
+
+def test_pods_with_devices_that_are_gone_are_stranded() -> None:
+    whole, parted = mi300x(), mi300x(parts=2)
+    part = parted.accelerators[0].partitions[1].uuid
+    first = parted.accelerators[0].partitions[0].uuid
+    published = node_devices(parted, PublishRules())
+    rows = (
+        (held(part, "amd.com/gpu"), True), (held(f"{part}::1", "amd.com/cpx_nps1"), True),
+        (held(part, "example.com/gpu"), False), (held(first, "amd.com/gpu"), first != whole.accelerators[0].uuid),
+        *((held(one.name, published.driver, CLAIM), one.partition is not None) for one in published.devices[1:2]),
+    )  # fmt: skip
+    for holding, lost in rows:
+        assert stranded((holding,), parted) == ()
+        assert bool(stranded((holding, holding), whole)) is lost, holding
+    assert [pod.name for pod in stranded((rows[0][0], rows[0][0]), whole)] == ["train"], "named once"
+
+
+def test_slices_that_are_gone_strand_their_pods() -> None:
+    gone = held(sample_partitions(ILL)[2].uuid, "nvidia.com/mig-1g.10gb")
+    assert stranded((gone,), SLICED) == ()
+    assert len(stranded((gone,), INVENTORY)) == 1
+    assert (
+        stranded((held(ILL.uuid), held(f"{ILL.uuid}::3", "nvidia.com/gpu.shared"), held("x", "cpu")), INVENTORY) == ()
+    )
 
 
 def test_a_pod_with_two_of_them_is_named_once() -> None:

@@ -458,14 +458,14 @@ def change(world: World, step: OrderStep, act: str = "act-1", *, released: bool 
 
 
 async def test_a_change_is_ordered_of_the_role_and_its_result_answered() -> None:
-    world = World(cuts=lambda: True)
+    world = World(cuts=lambda _vendor: True)
     sliced = dataclasses.replace(ILL, mig_enabled=True, partitions=sample_partitions(ILL))
     world.inventory = dataclasses.replace(INVENTORY, accelerators=(sliced, WELL))
     async with world.running():
         change(world, OrderStep.WITHDRAW)
         await world.fulfilled(OrderStep.WITHDRAW)  # its slices are no reason against it
         assert world.ordered.change is None
-        assert "cuts GPUs into slices" in world.ordered.held
+        assert "parts GPUs otherwise" in world.ordered.held
         given = change(world, OrderStep.CHANGE)
         await world.waits(CUTTING)
         assert world.ordered.change == given
@@ -484,13 +484,13 @@ async def test_a_change_is_ordered_of_the_role_and_its_result_answered() -> None
 
 
 async def test_the_driver_stays_released_while_a_gpu_is_cut_that_needs_a_reset() -> None:
-    world = World(cuts=lambda: True)
+    world = World(cuts=lambda _vendor: True)
     async with world.running():
         change(world, OrderStep.RELEASE)
         await world.fulfilled(OrderStep.RELEASE)
         change(world, OrderStep.CHANGE, released=True)
         await world.waits(CUTTING)
-        assert "cuts GPUs into slices" in world.ordered.released
+        assert "parts GPUs otherwise" in world.ordered.released
         opened = len(world.made)
         world.ordered.answer("act-1", ChangeResult(done=False, text="in use", lost=True))
         answer = await world.fulfilled(OrderStep.CHANGE)
@@ -503,7 +503,7 @@ async def test_the_driver_stays_released_while_a_gpu_is_cut_that_needs_a_reset()
 
 
 async def test_an_agent_that_starts_in_the_middle_says_the_result_again() -> None:
-    world = World(cuts=lambda: True)
+    world = World(cuts=lambda _vendor: True)
     async with world.running():
         change(world, OrderStep.CHANGE)
         world.ordered.answer("act-1", ChangeResult(done=True))
@@ -517,19 +517,19 @@ async def test_an_agent_that_starts_in_the_middle_says_the_result_again() -> Non
 
 
 async def test_a_node_without_a_mig_manager_says_so_instead_of_waiting() -> None:
-    world = World(uncut=lambda: "it is switched off in the ClusterPolicy")
+    world = World(uncut=lambda _vendor: "it is switched off in the ClusterPolicy")
     async with world.running():
         change(world, OrderStep.CHANGE)
         answer = await world.fulfilled(OrderStep.CHANGE)
     assert answer.result is not None
     assert (answer.result.done, answer.result.lost) == (False, False)
-    assert answer.result.text == "no MIG manager runs on this node: it is switched off in the ClusterPolicy"
+    assert answer.result.text == "nothing on this node parts GPUs of nvidia: it is switched off in the ClusterPolicy"
 
 
 async def test_the_process_that_speaks_has_the_result_of_the_one_that_cuts(tmp_path: Path) -> None:
     wanted = ("deviceplugin", "mig-manager")
     plugin = World(peers=OrderPeers(tmp_path, {"deviceplugin"}, lambda: wanted))
-    manager = World(peers=OrderPeers(tmp_path, {"mig-manager"}, lambda: wanted), cuts=lambda: True)
+    manager = World(peers=OrderPeers(tmp_path, {"mig-manager"}, lambda: wanted), cuts=lambda _vendor: True)
     async with plugin.running(), manager.running():
         for world in (plugin, manager):
             change(world, OrderStep.CHANGE)

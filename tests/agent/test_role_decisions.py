@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.agent.role_decisions import DISABLED, LEAVING, labels_that_count, string_map, wanted_roles, why_stopped
-from kgpu.formats.agent_config import AgentConfig, RoleConfig
+from kgpu.formats.agent_config import AgentConfig, NodeKind, RoleConfig, of_node
+from kgpu.formats.names import LABEL_VENDOR
 
 KNOWN = ("features", "labels", "deviceplugin")
 words = st.sampled_from(["a", "b", ""])
@@ -38,6 +39,33 @@ def test_every_role_has_an_answer(roles, labels):
 def test_the_labels_that_count_give_the_same_answers(roles, labels):
     config = AgentConfig(roles=roles)
     assert wanted_roles(config, labels_that_count(config, labels), KNOWN) == wanted_roles(config, labels, KNOWN)
+
+
+OTHER = {LABEL_VENDOR: "amd", "a": "true"}
+KINDS = {"amd": NodeKind(title="AMD", roles={"labels": RoleConfig(label="a", env={"X": "1"})})}
+EACH = {name: RoleConfig(label="a" if name != "features" else "") for name in (*KNOWN, "validator")}
+
+
+def test_a_node_of_another_vendor_runs_what_serves_that_vendor_and_what_looks_for_boards():
+    config = AgentConfig(roles=EACH, kinds=KINDS)
+    wanted = wanted_roles(config, OTHER, (*KNOWN, "validator"))
+    assert {name for name, one in wanted.items() if one.run} == {"features", "labels"}
+    assert {one.why for one in wanted.values() if not one.run} == {"NotForVendor"}
+    assert wanted["validator"].reason == "it has nothing to do for accelerators of AMD"
+    assert why_stopped(config, OTHER, "validator") == wanted["validator"].reason
+    assert of_node(config, OTHER).roles["labels"].env == {"X": "1"}
+    assert of_node(config, {"a": "true"}) == config, "NVIDIA's nodes are as ever"
+
+
+def test_a_vendor_of_which_the_operator_has_not_said_anything_yet_waits():
+    wanted = wanted_roles(AgentConfig(roles=EACH), OTHER, KNOWN)
+    assert {name for name, one in wanted.items() if one.run} == {"features"}
+    assert "has not said yet" in wanted["labels"].reason
+
+
+def test_a_role_that_is_switched_off_for_a_vendor_is_off():
+    off = {"amd": NodeKind(title="AMD", roles={"labels": RoleConfig(enabled=False)})}
+    assert wanted_roles(AgentConfig(roles=EACH, kinds=off), OTHER, KNOWN)["labels"] == DISABLED
 
 
 def test_leaving_is_over_everything():

@@ -17,6 +17,8 @@ from kgpu.agent.roles import ROLES
 from kgpu.base.errors import ConfigError
 from kgpu.deviceplugin.config import FLAGS
 from kgpu.formats.agent_config import AgentConfig, RoleConfig
+from kgpu.hw.simulator.amd import operate as amd
+from kgpu.hw.simulator.create import create_root
 
 BY_NAME = {role.name: role for role in ROLES}
 PLACE = DriverPlace(seen=Path("/host"), host="/", source="host")
@@ -157,3 +159,28 @@ def test_a_driver_root_that_is_told_is_seen_below_the_hosts(tmp_path, told, seen
 @pytest.mark.parametrize("folder", ["", "relative", "../..", "\x00"])
 def test_an_install_folder_that_is_none_is_no_driver(tmp_path, folder):
     assert find_driver(AgentConfig(driver_install_dir=folder), tmp_path).source == "host"
+
+
+def test_the_driver_of_another_vendor_is_the_hosts_module(tmp_path):
+    """The install folder of NVIDIA's driver has no part in it, whatever is there."""
+    host, install = tmp_path / "host", library(tmp_path / "install")
+    (host / "sys/bus/pci/drivers").mkdir(parents=True)
+    config = AgentConfig(driver_install_dir=str(install))
+    place = find_driver(config, host, "amd")
+    assert (place.seen, place.host, place.source, place.found) == (host, "/", "host", False)
+    (host / "sys/module/amdgpu/drivers").mkdir(parents=True)
+    assert find_driver(config, host, "amd").found
+    assert not find_driver(config, host, "nobody").found
+
+
+def test_a_simulated_machine_of_another_vendor_is_where_the_lab_shows_it(tmp_path):
+    """And nowhere else, also while its driver is not loaded."""
+    machine, host = tmp_path / "machine", tmp_path / "host"
+    create_root("mi210", machine)
+    (host / "sys/module/amdgpu/drivers").mkdir(parents=True)
+    config = AgentConfig(driver_install_dir=str(machine))
+    place = find_driver(config, host, "amd")
+    assert (place.seen, place.host, place.source, place.found) == (machine, str(machine), "host", True)
+    amd.unload(machine)
+    place = find_driver(config, host, "amd")
+    assert (place.seen, place.found) == (machine, False)

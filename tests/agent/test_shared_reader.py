@@ -48,6 +48,10 @@ class Scripted:
         self.calls.append("processes")
         return ()
 
+    async def activity(self, keys):
+        self.calls.append("activity")
+        return ()
+
     def events(self):
         self.calls.append("events")
         self.listeners += 1

@@ -14,11 +14,15 @@ from kgpu.base.errors import ConfigError, HostError
 from kgpu.base.http import (
     MAX_HEAD,
     Address,
+    AwaitedPage,
     DynamicPage,
     OpenAccess,
+    PostedPage,
     Request,
     Response,
     StatusServer,
+    Stream,
+    StreamedPage,
     answer,
     encode,
     local_only,
@@ -115,7 +119,7 @@ async def test_an_access_policy_decides_before_any_page_is_made():
 
 def test_headers_of_a_name_are_joined_and_lines_that_are_none_left_out():
     request = parse(b"GET /a?b HTTP/1.1\r\nAccept: x\r\nbad line\r\n folded: 1\r\naccept:  y \r\n\r\n")
-    assert request == Request("GET", "/a", {"accept": "x, y"})
+    assert request == Request("GET", "/a", {"accept": "x, y"}, query="b")
 
 
 async def test_a_head_that_is_too_long(server):
@@ -227,7 +231,7 @@ async def test_an_address_in_use_is_an_error_in_three_parts(server):
 
 @given(st.binary(max_size=200))
 def test_any_head_has_an_answer(head):
-    response, with_body = answer(head, ROUTES)
+    response, with_body = asyncio.run(answer(head, ROUTES))
     assert encode(response, with_body=with_body).startswith(b"HTTP/1.1 ")
     assert response.status in {200, 400, 404, 405, 500, 505}
 
@@ -249,3 +253,169 @@ def test_addresses(text, address):
 def test_wrong_addresses(text):
     with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_address(text)
+
+
+async def test_a_page_may_wait_while_others_are_answered():
+    gate = asyncio.Event()
+
+    async def slow(request: Request) -> Response:
+        await gate.wait()
+        return Response(200, request.query)
+
+    server = StatusServer({"/slow": AwaitedPage(slow), "/now": lambda: Response(200, "here")})
+    address = await server.start(Address("127.0.0.1", 0))
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", address.port)
+        writer.write(b"GET /slow?since=1 HTTP/1.1\r\n\r\n")
+        other, second = await asyncio.open_connection("127.0.0.1", address.port)
+        second.write(b"GET /now HTTP/1.1\r\n\r\n")
+        assert (await other.read()).endswith(b"here")
+        gate.set()
+        assert (await reader.read()).endswith(b"since=1")
+        writer.close()
+        second.close()
+    finally:
+        await server.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "value", "number"),
+    [
+        ("", "", 7),
+        ("a=5", "5", 5),
+        ("b=1&a=6&a=9", "6", 6),
+        ("a=%C3%A9+x", "é x", 7),
+        ("a=", "", 7),
+        ("a=-1", "-1", 7),
+        ("a=" + "9" * 12, "9" * 12, 7),
+        ("a=%D9%A3", "\u0663", 7),
+        ("a=5&" + "&".join(f"x{at}=1" for at in range(200)), "", 7),
+    ],
+)
+def test_values_of_a_query(query: str, value: str, number: int) -> None:
+    request = Request("GET", "/", query=query)
+    assert (request.value("a"), request.number("a", 7)) == (value, number)
+
+
+@given(st.text())
+def test_no_query_is_too_strange(query: str) -> None:
+    request = Request("GET", "/", query=query)
+    assert isinstance(request.value("a"), str)
+    assert request.number("a", 7) >= 0
+
+
+class Pieces:
+    """A stream of pieces that a test sends, and whether it was closed."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.closed = asyncio.Event()
+
+    async def __call__(self, request: Request) -> Stream:
+        assert request.method == "GET"
+        return Stream(self._pieces(), "text/event-stream")
+
+    async def _pieces(self):
+        try:
+            while (piece := await self.queue.get()) is not None:
+                yield piece
+        finally:
+            self.closed.set()
+
+
+async def test_an_answer_goes_on_until_it_ends_or_its_client_goes():
+    first, second = Pieces(), Pieces()
+    server = StatusServer({"/first": StreamedPage(first), "/second": StreamedPage(second)}, access=OpenAccess())
+    address = await server.start(LOCAL)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", address.port)
+        writer.write(b"GET /first HTTP/1.1\r\n\r\n")
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+        assert b"Content-Length" not in head
+        assert b"Content-Type: text/event-stream\r\n" in head
+        first.queue.put_nowait(b"one")
+        assert await asyncio.wait_for(reader.readexactly(3), 60) == b"one"
+        first.queue.put_nowait(b"two")
+        first.queue.put_nowait(None)
+        assert await asyncio.wait_for(reader.read(), 60) == b"two"
+        writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", address.port)
+        writer.write(b"GET /second HTTP/1.1\r\n\r\n")
+        second.queue.put_nowait(b"one")
+        await asyncio.wait_for(reader.readuntil(b"one"), 60)
+        writer.close()
+        await asyncio.wait_for(second.closed.wait(), 60)
+    finally:
+        await server.close()
+
+
+async def test_a_client_that_takes_no_piece_within_the_patience_is_dropped():
+    pieces = Pieces()
+    server = StatusServer({"/": StreamedPage(pieces)}, patience=0.05)
+    address = await server.start(LOCAL)
+    _, writer = await asyncio.open_connection("127.0.0.1", address.port, limit=1024)
+    try:
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        pieces.queue.put_nowait(b"x" * (64 << 20))
+        await asyncio.wait_for(pieces.closed.wait(), 60)
+    finally:
+        writer.transport.abort()
+        await server.close()
+
+
+async def test_a_stream_ends_with_the_server():
+    pieces = Pieces()
+    server = StatusServer({"/": StreamedPage(pieces)})
+    address = await server.start(LOCAL)
+    reader, writer = await asyncio.open_connection("127.0.0.1", address.port)
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    pieces.queue.put_nowait(b"one")
+    await asyncio.wait_for(reader.readuntil(b"one"), 60)
+    await server.close()
+    assert pieces.closed.is_set()
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (b"POST /form HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 200),
+        (b"POST /form HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 200),
+        (b"POST /form HTTP/1.1\r\nContent-Length: 5\r\n\r\nabcde", 413),
+        (b"POST /form HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n", 413),
+        (b"POST /form HTTP/1.1\r\n\r\n", 411),
+        (b"POST /form HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 411),
+        (b"POST /form HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", 411),
+        (b"POST /form HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc", 411),
+        (b"GET /form HTTP/1.1\r\n\r\n", 405),
+        (b"PUT /form HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405),
+        (b"HEAD /stream HTTP/1.1\r\n\r\n", 405),
+    ],
+)
+async def test_a_form_is_taken_where_a_page_takes_one(request_head, status):
+    async def form(request: Request) -> Response:
+        return Response(200, request.body)
+
+    server = StatusServer({"/form": PostedPage(form, most=4), "/stream": StreamedPage(Pieces())})
+    server.address = await server.start(LOCAL)  # type: ignore[attr-defined]
+    try:
+        reply = await exchange(server, request_head)
+        head, _, body = reply.partition(b"\r\n\r\n")
+        assert head.split()[1] == str(status).encode()
+        if status == 200:
+            assert body == request_head.partition(b"\r\n\r\n")[2]
+    finally:
+        await server.close()
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for():
+    async def form(request: Request) -> Response:
+        return Response(200, request.body)
+
+    server = StatusServer({"/form": PostedPage(form)}, deadline=0.05)
+    server.address = await server.start(LOCAL)  # type: ignore[attr-defined]
+    try:
+        reply = await exchange(server, b"POST /form HTTP/1.1\r\nContent-Length: 3\r\n\r\nab")
+        assert reply.startswith(b"HTTP/1.1 408 ")
+    finally:
+        await server.close()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.base.printable import last_words, one_line, printable
+from kgpu.base.printable import counted, last_words, one_line, printable
 
 ANY = st.text(st.characters(exclude_categories=()))
 
@@ -65,3 +65,17 @@ def test_last_words_fit(text: str, limit: int) -> None:
 )
 def test_the_end_is_what_is_kept_of_a_log(text: str, limit: int, shown: str) -> None:
     assert last_words(text, limit) == shown
+
+
+@pytest.mark.parametrize(
+    ("count", "words", "said"),
+    [
+        (0, ("node",), "0 nodes"),
+        (1, ("node",), "1 node"),
+        (2, ("node",), "2 nodes"),
+        (1, ("operation on a node", "operations on nodes"), "1 operation on a node"),
+        (3, ("operation on a node", "operations on nodes"), "3 operations on nodes"),
+    ],
+)
+def test_a_number_has_its_noun_in_the_right_form(count: int, words: tuple[str, ...], said: str) -> None:
+    assert counted(count, *words) == said

@@ -1,10 +1,13 @@
-"""Moments as Kubernetes writes them."""
+"""Moments as Kubernetes writes them, and time zones."""
 
 from __future__ import annotations
 
+import datetime as dt
+import zoneinfo
+
 import pytest
 
-from kgpu.base.times import LAST_MOMENT, stamp_of
+from kgpu.base.times import LAST_MOMENT, stamp_of, time_zone
 
 
 @pytest.mark.parametrize(
@@ -20,3 +23,24 @@ from kgpu.base.times import LAST_MOMENT, stamp_of
 )
 def test_a_moment_as_kubernetes_writes_it(moment: float, text: str) -> None:
     assert stamp_of(moment) == text
+
+
+def test_a_zone_by_its_name() -> None:
+    at = dt.datetime(2026, 7, 1, tzinfo=dt.UTC)
+    assert at.astimezone(time_zone("Europe/Berlin")).hour == 2
+
+
+@pytest.mark.parametrize("name", ["Mars/Base", "", "../../etc/passwd", "/etc/localtime", "Europe", "x" * 300, "a\0b"])
+def test_what_is_no_zone_is_refused(name: str) -> None:
+    with pytest.raises(ValueError):
+        time_zone(name)
+
+
+def test_utc_needs_no_database_of_zones(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise zoneinfo.ZoneInfoNotFoundError(name)
+
+    monkeypatch.setattr(zoneinfo, "ZoneInfo", missing)
+    assert time_zone("UTC") is dt.UTC
+    with pytest.raises(ValueError, match="Europe/Berlin"):
+        time_zone("Europe/Berlin")

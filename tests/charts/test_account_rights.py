@@ -13,9 +13,12 @@ from typing import Final
 
 import pytest
 
+from kgpu.operator.model import ObservedCluster
+from kgpu.operator.nodes import read_node
 from tests.charts.conftest import CHART, Chart, Object
 from tests.operator import account_rights
 from tests.operator.objects.scenes import OPERANDS, SETTINGS, UBUNTU, Case, openshift, policy, rhcos
+from tests.operator.test_vendors import fresh
 
 PAGE: Final = CHART.parents[1] / "docs" / "reference" / "rights.md"
 HOST_DRIVER: Final = "driver: {enabled: false}"
@@ -28,15 +31,26 @@ dcgmExporter: {enablePodLabels: true, config: {name: counters}, env: [{name: KUB
 nodeStatusExporter: {enabled: true}
 """
 """All that adds a right to agents; tests/operator/real/test_stolen_token.py installs the same."""
+CHART_OPTIONS: Final = (
+    "cdi.nriPluginEnabled=true", "dra.enabled=true", "nfd.nodefeaturerules=true", "deviceConfigs.enabled=true",
+    "node-feature-discovery.featureGates.NodeFeatureGroupAPI=true",
+    "node-feature-discovery.master.config.restrictions.nodeFeatureNamespaceSelector.matchLabels.nfd=trusted",
+)  # fmt: skip
 FEATURES: Final = frozenset({"nodefeatures.nfd.k8s-sigs.io"})
 ON_OPENSHIFT: Final = "agent-with-openshift"
+AMD: Final = ObservedCluster(nodes=(*UBUNTU.nodes, read_node(fresh("amd"))))
 INSTALLATIONS: Final = {
     "agent": (SETTINGS, HOST_DRIVER),
     "agent-with-driver": (SETTINGS, DRIVER),
-    "agent-with-options": (dataclasses.replace(SETTINGS, dra=True, feature_rules=True), OPTIONS),
+    "agent-with-options": (dataclasses.replace(SETTINGS, dra=True, feature_rules=True, device_configs=True), OPTIONS),
     ON_OPENSHIFT: (SETTINGS, DRIVER),
+    "agent-with-amd": (SETTINGS, HOST_DRIVER),
     "operands": (OPERANDS, HOST_DRIVER),
-    "operands-with-options": (dataclasses.replace(OPERANDS, dra=True, feature_rules=True), OPTIONS),
+    "operands-with-amd": (OPERANDS, HOST_DRIVER),
+    "operands-with-options": (
+        dataclasses.replace(OPERANDS, dra=True, feature_rules=True, device_configs=True),
+        OPTIONS,
+    ),
 }
 
 
@@ -46,9 +60,11 @@ def objects(chart: Chart, installation: str) -> list[Object]:
     observed = dataclasses.replace(UBUNTU, kinds=FEATURES) if spec is OPTIONS else UBUNTU
     if installation == ON_OPENSHIFT:
         observed = openshift(rhcos("r1"))
+    if installation.endswith("-with-amd"):
+        observed = AMD
     rendered = Case(policy=policy(spec), settings=settings, observed=observed).rendered()
     assert rendered.errors == {}
-    sets = {OPTIONS: ("cdi.nriPluginEnabled=true", "dra.enabled=true", "nfd.nodefeaturerules=true")}.get(spec, ())
+    sets = {OPTIONS: CHART_OPTIONS}.get(spec, ())
     if installation == ON_OPENSHIFT:
         sets = ("platform.openshift=true",)
     return [*chart(f"layout={settings.layout}", *sets).objects, *rendered.objects]

@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
 from kgpu.formats.dra_config import parse_parameters
-from kgpu.formats.dra_parameters import FIELDS, INTERVALS, KINDS, MPS_GATE, TIME_SLICING_GATE
-from kgpu.formats.names import CLAIM_PARAMETERS_POLICY, DRA_GPU_DRIVER, DRA_PARAMETERS
+from kgpu.formats.dra_parameters import DRIVER_PARAMETERS, INTERVALS, KINDS, MPS_GATE, TIME_SLICING_GATE
+from kgpu.formats.names import (
+    CLAIM_PARAMETERS_POLICY,
+    DRA_AMD_DRIVER,
+    DRA_AMD_PARAMETERS,
+    DRA_GAUDI_DRIVER,
+    DRA_GPU_DRIVER,
+    DRA_PARAMETERS,
+)
 from kgpu.lab.embedded.core.model import Call
 from kgpu.lab.embedded.core.verbs import ApiCore
 from kgpu.lab.embedded.policy.plugin import ValidatingPolicies
@@ -242,25 +249,39 @@ PARAMETERS = st.one_of(
 )  # fmt: skip
 
 
-def place_by_a_node(parameters: Object) -> str | None:
+AMDS = with_fields(
+    {"apiVersion": mostly(DRA_AMD_PARAMETERS), "kind": mostly("GpuConfig", "GpuConfig", "MigDeviceConfig")}
+)
+PAIRS = st.one_of(
+    st.tuples(st.just(DRA_GPU_DRIVER), PARAMETERS),
+    st.tuples(st.just(DRA_AMD_DRIVER), AMDS),
+    st.tuples(st.just(DRA_GAUDI_DRIVER), AMDS),
+)
+
+
+def place_by_a_node(driver: str, parameters: Object) -> str | None:
     """The field that a node refuses, "" for the whole; None where it takes all."""
     try:
-        parse_parameters(parameters, GATES)
+        parse_parameters(parameters, GATES, driver=driver)
     except ConfigError as error:
         path = error.what.partition(": ")[0]
-        return path if path.partition(".")[0] in FIELDS else ""
+        return path if path.partition(".")[0] in DRIVER_PARAMETERS[driver].fields else ""
     return None
 
 
 @tries(1000)
-@given(PARAMETERS)
-@example(of(sharing=SHARED | {"mpsConfig": {"defaultPinnedDeviceMemoryLimit": "1e400"}}))
-@example(of(sharing=SHARED | {"mpsConfig": {"defaultPinnedDeviceMemoryLimit": "\u00a02Gi"}}))
-@example(of(sharing=SLICED | {"timeSlicingConfig": {"interval": "Long"}}))
-def test_a_node_and_the_policy_judge_alike(core: ApiCore, parameters: Object) -> None:
-    parameters = json.loads(json.dumps(parameters))
-    refused = said(core, "resourceclaims", claim(parameters))
-    place = place_by_a_node(parameters)
+@given(PAIRS)
+@example((DRA_GPU_DRIVER, of(sharing=SHARED | {"mpsConfig": {"defaultPinnedDeviceMemoryLimit": "1e400"}})))
+@example((DRA_GPU_DRIVER, of(sharing=SHARED | {"mpsConfig": {"defaultPinnedDeviceMemoryLimit": "\u00a02Gi"}})))
+@example((DRA_GPU_DRIVER, of(sharing=SLICED | {"timeSlicingConfig": {"interval": "Long"}})))
+@example((DRA_AMD_DRIVER, {"apiVersion": DRA_AMD_PARAMETERS, "kind": "GpuConfig"}))
+@example((DRA_AMD_DRIVER, {"apiVersion": DRA_AMD_PARAMETERS, "kind": "GpuConfig", "sharing": {}}))
+@example((DRA_AMD_DRIVER, of()))
+@example((DRA_GAUDI_DRIVER, {}))
+def test_a_node_and_the_policy_judge_alike(core: ApiCore, pair: tuple[str, Object]) -> None:
+    driver, parameters = pair[0], json.loads(json.dumps(pair[1]))
+    refused = said(core, "resourceclaims", claim(parameters, driver=driver))
+    place = place_by_a_node(driver, parameters)
     if place is None:
         assert refused == ""
         return

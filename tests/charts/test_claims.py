@@ -27,6 +27,29 @@ def test_classes_have_the_names_and_selectors_of_nvidias_driver(chart: Chart) ->
         kubernetes_validate.validate(made_class, "1.34", strict=True)
 
 
+def test_the_other_vendors_classes_select_their_drivers_devices(chart: Chart) -> None:
+    made = chart(ON, words=SERVED)
+    amd, gaudi = (made.one("DeviceClass", name) for name in ("gpu.amd.com", "gaudi.intel.com"))
+    assert gaudi["spec"].pop("extendedResourceName") == "intel.com/gaudi"
+    for made_class in (amd, gaudi):
+        expression = f"device.driver == '{made_class['metadata']['name']}'"
+        assert made_class["spec"] == {"selectors": [{"cel": {"expression": expression}}]}
+        kubernetes_validate.validate(made_class, "1.34", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("off", "left"),
+    [
+        ("nvidia", {"gpu.amd.com", "gaudi.intel.com"}),
+        ("amd", {"gpu.nvidia.com", "mig.nvidia.com", "gaudi.intel.com"}),
+        ("gaudi", {"gpu.nvidia.com", "mig.nvidia.com", "gpu.amd.com"}),
+    ],
+)
+def test_each_vendors_classes_can_be_left_out(chart: Chart, off: str, left: set[str]) -> None:
+    made = chart(ON, f"dra.deviceClasses.{off}=false", words=SERVED)
+    assert {one["metadata"]["name"] for one in made.objects if one["kind"] == "DeviceClass"} == left
+
+
 @pytest.mark.parametrize(
     ("sets", "words"), [((ON,), ()), ((), SERVED), ((ON,), ("--api-versions", "resource.k8s.io/v1beta1/DeviceClass"))]
 )
@@ -60,6 +83,7 @@ def test_the_operator_is_told(chart: Chart) -> None:
         (("dra=null",), "dra is empty"),
         ((ON, "dra.featureGates.DynamicMIG=perhaps"), "DynamicMIG"),
         ((ON, "dra.enable=true"), "enabled"),
+        ((ON, "dra.deviceClasses.intel=true"), "intel"),
     ],
 )
 def test_what_can_not_work_is_refused(chart: Chart, sets: tuple[str, ...], words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from typing import Any
 
@@ -14,6 +15,7 @@ from kgpu.formats.crd import decode
 from kgpu.formats.crd.definitions import crds
 from kgpu.formats.names import AGENT_DAEMON_SET, AGENT_HEALTH_PORT, TAINT_UNSCHEDULABLE
 from kgpu.formats.operands import OPERANDS
+from kgpu.operator.vendors import TOLERATIONS
 from tests.charts.conftest import CHART, NAMESPACE, Chart, Made, Object
 from tests.charts.value_sets import FILES, SETS
 
@@ -137,6 +139,10 @@ def test_hooks_run_where_every_node_is_cordoned(chart: Chart) -> None:
             assert [row["key"] for row in others] in ([], ["node-role.kubernetes.io/control-plane"])
 
 
+def test_the_usual_taints_are_those_that_the_operator_bears_without_a_list(chart: Chart) -> None:
+    assert chart().one("ClusterPolicy", "cluster-policy")["spec"]["daemonsets"]["tolerations"] == list(TOLERATIONS)
+
+
 def test_the_operator_knows_its_nodes_address(chart: Chart) -> None:
     """So that the kubelet's probes have room of their own, however many connections others hold open."""
     (container,) = chart().one("Deployment", "gpu-operator")["spec"]["template"]["spec"]["containers"]
@@ -165,6 +171,22 @@ def test_the_defaults_alone_ask_for_nothing_that_is_not_built(chart: Chart) -> N
     assert (found.warnings, found.unbuilt) == ((), ())
 
 
+def test_the_workers_config_of_the_replaced_chart_is_the_agents(chart: Chart) -> None:
+    def told(*sets: str) -> str | None:
+        pod = chart(*sets).one("Deployment", "gpu-operator")["spec"]["template"]["spec"]
+        env = {entry["name"]: entry.get("value") for entry in pod["containers"][0]["env"]}
+        return env.get("KGPU_FEATURES_CONFIG")
+
+    worker = "node-feature-discovery.worker"
+    assert told() is told(f"{worker}.tolerations[0].key=a") is told("node-feature-discovery=null") is None
+    assert told(
+        f"{worker}.config.sources.pci.deviceClassWhitelist={{02,0302}}", f"{worker}.config.core.sleepInterval=30s"
+    ) == ('{"core":{"sleepInterval":"30s"},"sources":{"pci":{"deviceClassWhitelist":["02","0302"]}}}')
+    refused = chart(f"{worker}.config=text")
+    assert refused.code != 0
+    assert "node-feature-discovery.worker.config is no mapping" in refused.error
+
+
 def test_rules_of_node_features_and_what_they_may_give_are_values_of_the_replaced_chart(chart: Chart) -> None:
     def told(*sets: str) -> dict[str, str]:
         pod = chart(*sets).one("Deployment", "gpu-operator")["spec"]["template"]["spec"]
@@ -176,3 +198,10 @@ def test_rules_of_node_features_and_what_they_may_give_are_values_of_the_replace
     assert told("nfd.nodefeaturerules=true") == {"KGPU_FEATURE_RULES": "true"}
     given = ("nfd.nodefeaturerules=true", f"{config}.enableTaints=true", f"{config}.klog.v=1")
     assert told(*given)["KGPU_FEATURE_RULES_CONFIG"] == '{"enableTaints":true}'
+    master = ("node-feature-discovery.master.instance=blue", "node-feature-discovery.master.extraLabelNs[0]=a.org",
+              "node-feature-discovery.featureGates.NodeFeatureGroupAPI=true",
+              f"{config}.restrictions.allowOverwrite=false")  # fmt: skip
+    assert json.loads(told("nfd.nodefeaturerules=true", *master)["KGPU_FEATURE_RULES_CONFIG"]) == {
+        "instance": "blue", "extraLabelNs": ["a.org"], "featureGates": {"NodeFeatureGroupAPI": True},
+        "restrictions": {"allowOverwrite": False},
+    }  # fmt: skip

@@ -14,6 +14,7 @@ import yaml
 
 from kgpu.formats.crd import decode, field_support
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.operator.vendors import SERVED, VENDORS
 from tests.charts.conftest import CHART, Chart, Object
 from tests.charts.value_sets import FILES, SETS
 
@@ -232,6 +233,19 @@ def notes(helm: str, tmp_path: Path, *sets: str) -> str:
     return str(yaml.safe_load(done.stdout)["text"])
 
 
+@pytest.mark.parametrize("served", [["amd"], ["gaudi", "intel"], ["nvidia"], ["nvidia", "amd", "gaudi"]])
+def test_the_notes_speak_of_the_vendors_that_are_served(helm: str, tmp_path: Path, served: list[str]) -> None:
+    value = "null" if frozenset(served) == SERVED else f"{{{','.join(served)}}}"
+    shown = notes(helm, tmp_path, f"vendors={value}", "driver.enabled=true")
+    (line,) = [line for line in shown.splitlines() if "custom-columns" in line]
+    offered = [
+        name for vendor in served for name in dict.fromkeys((VENDORS[vendor].resource, *VENDORS[vendor].resources))
+    ]
+    columns = [f"{name}:.status.allocatable.{name.replace('.', chr(92) + '.')}" for name in offered if "*" not in name]
+    assert line.strip() == f"kubectl get nodes -o custom-columns='NODE:.metadata.name,{','.join(columns)}'"
+    assert ("NVIDIA" in shown) is ("nvidia" in served)
+
+
 def test_the_notes_name_values_of_which_nothing_comes(helm: str, tmp_path: Path) -> None:
     assert "nothing comes of them" not in notes(helm, tmp_path)
     told = notes(
@@ -244,6 +258,33 @@ def test_the_notes_name_values_of_which_nothing_comes(helm: str, tmp_path: Path)
     }
     assert {"dcgm.enabled", "vgpuManager.enabled"} <= named
     assert "migManager.enabled" not in named
+
+
+def test_the_notes_name_values_of_the_subchart_that_change_nothing(helm: str, tmp_path: Path) -> None:
+    assert "change nothing" not in notes(helm, tmp_path)
+    discovery = ("worker.tolerations[0].key=a", "worker.config.core.klog.v=1", "gc.enable=true", "gc.replicaCount=1",
+                 "topologyUpdater.enable=true", "priorityClassName=high", "master.config.extraLabelNs[0]=nvidia.com",
+                 "master.serviceAccount.create=true", "featureGates.NodeFeatureGroupAPI=true")  # fmt: skip
+
+    def told(*more: str) -> dict[str, str]:
+        shown = notes(helm, tmp_path, *(f"node-feature-discovery.{one}" for one in discovery), *more)
+        lines = shown.partition("finds node features itself:")[2].partition("\n\n")[0].strip().splitlines()
+        return {
+            path.strip().removeprefix("node-feature-discovery."): say
+            for path, _, say in (one.partition(": ") for one in lines)
+        }
+
+    gone = "kgpu has no pods of node feature discovery"
+    always = {
+        "worker.tolerations": "set daemonsets.tolerations", "gc.enable": gone, "gc.replicaCount": gone,
+        "priorityClassName": "set daemonsets.priorityClassName and operator.priorityClassName", "master.serviceAccount": gone,
+        "topologyUpdater": "kgpu makes no NodeResourceTopologies; install node feature discovery's own chart beside it with "
+        "nothing but its topologyUpdater",
+    }  # fmt: skip
+    rules = dict.fromkeys(("master.config", "featureGates"), "set nfd.nodefeaturerules=true")
+    assert told() == {**always, **rules}
+    assert told("nfd.nodefeaturerules=true") == always
+    assert told("nfd.enabled=false") == {**always, **rules, "worker.config": "set nfd.enabled=true"}
 
 
 def test_the_notes_and_the_policy_s_condition_name_the_same(helm: str, chart: Chart, tmp_path: Path) -> None:

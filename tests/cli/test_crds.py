@@ -19,7 +19,10 @@ from kgpu.kube.port import Object, Resource
 
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False)
 POLICIES = Resource("nvidia.com", "v1", "clusterpolicies", "ClusterPolicy", namespaced=False)
-NAMES = ["clusterpolicies.nvidia.com", "nvidiadrivers.nvidia.com", "nodeoperations.kgpu.dev"]
+NAMES = [
+    "clusterpolicies.nvidia.com", "nvidiadrivers.nvidia.com", "nodeoperations.kgpu.dev", "gpuusagepolicies.kgpu.dev",
+    "gpuusageoverrides.kgpu.dev",
+]  # fmt: skip
 SERVED = {"type": "Established", "status": "True"}
 
 
@@ -70,7 +73,7 @@ async def test_apply_ends_when_all_kinds_are_served(capsys: pytest.CaptureFixtur
     await install(api, own(), 30)
     assert api.after < 0
     assert await stored(api) == sorted(NAMES)
-    assert capsys.readouterr().out.split("\n")[:3] == [f"{name} is installed" for name in NAMES]
+    assert capsys.readouterr().out.split("\n")[:5] == [f"{name} is installed" for name in NAMES]
 
 
 async def test_apply_again_changes_nothing() -> None:

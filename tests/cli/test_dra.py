@@ -49,6 +49,23 @@ def device_names(items: list[dict[str, Any]]) -> list[str]:
     return [device["name"] for one in items for device in one["spec"].get("devices") or ()]
 
 
+@pytest.mark.parametrize(
+    ("profile", "driver", "row"),
+    [
+        ("mi300x", "gpu.amd.com", "gpu-0-128 AMD_Instinct_MI300X_OAM spx_nps1 196592Mi -"),
+        ("gaudi3", "gaudi.intel.com", "0000-19-00-0-0x1060 Gaudi3 - - -"),
+    ],
+)
+def test_other_vendors_nodes(sim_root: MakeRoot, profile: str, driver: str, row: str) -> None:
+    root = sim_root(profile)
+    lines = invoke("--root", root).splitlines()
+    assert lines[0] == f"8 devices of {driver} in 1 ResourceSlice"
+    assert lines[2].split() == row.split()
+    words = ["slices", "--root", str(root), "--feature-gates", "DynamicMIG=true"]
+    told = CliRunner().invoke(dra, words, catch_exceptions=False)
+    assert f"the gate DynamicMIG changes nothing with the driver {driver}" in told.stderr
+
+
 def test_a_simulated_nodes_slices(sim_root: MakeRoot) -> None:
     (one,) = printed("--root", sim_root("hgx-h100"))
     kubernetes_validate.validate(one, "1.35", strict=True)

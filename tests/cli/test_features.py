@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 
@@ -14,7 +15,7 @@ from kgpu.cli.features import features
 from kgpu.cli.main import main
 from kgpu.kube import client
 from kgpu.kube.fake import FakeApi
-from kgpu.kube.port import NODE_FEATURES
+from kgpu.kube.port import NODE_FEATURES, NODES
 
 OWN = "feature.node.kubernetes.io/"
 FEATURES = {
@@ -147,12 +148,12 @@ def test_what_a_node_has_goes_back_in(tmp_path):
 
 def test_a_config_of_the_worker_counts_and_is_judged(tmp_path):
     config = tmp_path / "conf"
-    config.write_text("core: {featureSources: [fake], labelSources: [fake], sleepInterval: 1s}")
+    config.write_text("core: {featureSources: [fake], labelSources: [fake], noPublish: true}")
     result = invoke("dump", "--root", tmp_path, "--config", config)
     assert set(yaml.safe_load(result.stdout)["spec"]["labels"]) == {
         f"{OWN}fake-fakefeature{number}" for number in (1, 2, 3)
     }
-    assert "core.sleepInterval: changes nothing here" in result.stderr
+    assert "core.noPublish: changes nothing here" in result.stderr
 
 
 def test_what_the_cluster_knows_of_a_node(tmp_path, monkeypatch):
@@ -195,7 +196,7 @@ def test_all_that_is_wrong_is_found(tmp_path):
         "g.yaml, NodeFeatureGroup g, spec.featureGroupRules[0].matchFeatures[0].feature",
         'g.yaml, NodeFeatureGroup g, spec.featureGroupRules[0].matchFeatures[0].matchExpressions["a"]',
     ]
-    assert result.stdout.endswith("4 rules, 3 errors, 1 warnings\n")
+    assert result.stdout.endswith("4 rules, 3 errors, 1 warning\n")
     found = json.loads(invoke("validate", rules(tmp_path, GROUP, "g.yaml"), "-o", "json", code=3).stdout)
     assert [one["warning"] for one in found] == [True, False, False]
 
@@ -225,3 +226,74 @@ def test_wrong_input_is_explained(tmp_path, node, capsys, words, said):
     told = capsys.readouterr().err
     assert said in told
     assert "to do:" in told
+
+
+def test_prune_takes_what_is_on_the_lists_and_says_what(monkeypatch):
+    api = FakeApi()
+    lists = {
+        "nfd.node.kubernetes.io/feature-labels": "a,example.com/b",
+        "nfd.node.kubernetes.io/taints": "t/x:NoSchedule",
+    }
+    labels = {f"{OWN}a": "1", "example.com/b": "2", "team": "x", "kgpu.dev/feature-rules": "true"}
+    taints = [{"key": "t/x", "effect": "NoSchedule"}, {"key": "kept", "effect": "NoExecute"}]
+    metadata = {"name": "n1", "labels": labels, "annotations": lists}
+    api.put(NODES, {"metadata": metadata, "spec": {"taints": taints}})
+    api.put(NODES, {"metadata": {"name": "n2", "labels": {"team": "x"}}})
+
+    def connect(_kubeconfig: str) -> FakeApi:
+        api.set_down(False)  # the command before has closed it
+        return api
+
+    monkeypatch.setattr(client, "connect", connect)
+    said = invoke("prune", "--dry-run").output
+    assert f"n1: labels example.com/b, {OWN}a\nn1: taints t/x\n1 Nodes would be cleared\n" == said
+    assert not [call for call in api.calls if call[0] == "patch"]
+    assert json.loads(invoke("prune", "-o", "json").output) == {
+        "n1": {"labels": ["example.com/b", f"{OWN}a"], "taints": ["t/x"]}
+    }
+    api.set_down(False)  # the command has closed it
+    node = asyncio.run(api.get(NODES, "n1"))
+    assert node is not None
+    assert node["metadata"]["labels"] == {"team": "x"}
+    assert node["spec"]["taints"] == [taints[1]]
+    assert invoke("prune").output == "0 Nodes were cleared\n"
+    with pytest.raises(UserError, match="--instance"):
+        invoke("prune", "--instance", "a/b")
+
+
+def test_publish_writes_the_machine_once(monkeypatch, tmp_path):
+    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/osrelease").write_text("6.1.0\n")
+    api = FakeApi()
+    monkeypatch.setattr(client, "connect", lambda _kubeconfig: api)
+    monkeypatch.setenv("NODE_NAME", "n1")
+    said = invoke("publish", "--root", tmp_path, "-n", "nfd").output
+    assert said.startswith("NodeFeature nfd/n1 has ")
+    api.set_down(False)  # the command has closed it
+    written = asyncio.run(api.get(NODE_FEATURES, "n1", namespace="nfd"))
+    assert written is not None
+    assert written["metadata"]["labels"]["nfd.node.kubernetes.io/node-name"] == "n1"
+    assert written["spec"]["labels"][f"{OWN}kernel-version.full"] == "6.1.0"
+    assert written["spec"]["features"]["attributes"]["system.name"] == {"elements": {"nodename": "n1"}}
+
+
+@pytest.mark.parametrize("words", [("publish", "--root", "ROOT", "-n", "nfd"), ("dump", "--node", "n1")], ids=" ".join)
+def test_a_cluster_without_the_kinds_is_told_and_how_to_get_them(monkeypatch, tmp_path, words):
+    api = FakeApi()
+    api.refuse.update({("apply", NODE_FEATURES.plural): 404, ("list", NODE_FEATURES.plural): 404})
+    monkeypatch.setattr(client, "connect", lambda _kubeconfig: api)
+    monkeypatch.setenv("NODE_NAME", "n1")
+    with pytest.raises(UserError) as caught:
+        invoke(*(tmp_path if word == "ROOT" else word for word in words))
+    assert "no NodeFeatures: their kind is not installed" in caught.value.what
+    assert "nodefeatures.nfd.k8s-sigs.io" in caught.value.expected
+    assert "nfd.nodefeaturerules=true" in caught.value.remedy
+
+
+def test_another_refusal_is_told_as_the_server_has_it(monkeypatch):
+    api = FakeApi()
+    api.refuse["list", NODE_FEATURES.plural] = 403
+    monkeypatch.setattr(client, "connect", lambda _kubeconfig: api)
+    with pytest.raises(UserError) as caught:
+        invoke("dump", "--node", "n1")
+    assert "kind is not installed" not in str(caught.value)

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from kgpu.cli.main import main
-from kgpu.kube.kinds import CLUSTER_POLICIES
+from kgpu.kube.kinds import CLUSTER_POLICIES, DISRUPTION_BUDGETS
 from kgpu.kube.port import CONFIG_MAPS, NODES, KubeRefusedError, Object, Resource
-from kgpu.operations.requests import BUDGETS
 from tests.operations.sim_mig import layout
 from tests.operations.sim_mig import spec as cut
 from tests.operations.test_mig_foresight import H100
@@ -44,7 +43,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Refusing:
     cluster.pod("bare", "n1", owner=None, spec=GPU_POD)
     cluster.pod("web", "n1")
     spec, status = {"selector": {"matchLabels": {"app": "train"}}}, {"disruptionsAllowed": 0}
-    cluster.put(BUDGETS, {"metadata": {"namespace": "default", "name": "b"}, "spec": spec, "status": status})
+    cluster.put(DISRUPTION_BUDGETS, {"metadata": {"namespace": "default", "name": "b"}, "spec": spec, "status": status})
 
     async def close() -> None:
         pass

@@ -16,9 +16,9 @@ from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import NodeOperationSpec
 from kgpu.formats.gpu_report import ReportedGpu, encode, report
 from kgpu.formats.xid.action import Action
-from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
+from kgpu.kube.kinds import DAEMON_SETS, DISRUPTION_BUDGETS, NODE_OPERATIONS
 from kgpu.kube.port import CONFIG_MAPS, LEASES, NODES, PODS, KubeRefusedError, Object, Resource
-from kgpu.operations.requests import BUDGETS, make_operation
+from kgpu.operations.requests import make_operation
 from tests.operations.world import Cluster
 
 Said = pytest.CaptureFixture[str]
@@ -360,7 +360,7 @@ def test_a_dry_run_says_what_would_be_forced(cluster: Moving, capsys: Said) -> N
         "spec": {"selector": selector},
         "status": {"disruptionsAllowed": 0},
     }
-    cluster.put(BUDGETS, budget)
+    cluster.put(DISRUPTION_BUDGETS, budget)
     held = "  would go    default/web-1: its PodDisruptionBudget web allows no disruption now"
     assert main(["kgpu", "node", "maintain", "n1", "--dry-run"]) == 0
     assert held in capsys.readouterr().out.splitlines()

@@ -61,6 +61,11 @@ async def test_what_is_not_over_and_how_much_of_it_waits_for_approval(cluster: C
     assert second.split()[:4] == ["s", "n2", "Maintenance", "Pending"]
 
 
+async def test_a_single_one_that_waits_is_not_counted_twice(cluster: Cluster) -> None:
+    operation(cluster, "s", "Pending", spec={"approved": False}, message="it waits for approval")
+    assert (await lines(cluster))[0] == "1 operation on a node, which waits for approval:"
+
+
 async def test_what_failed_within_a_day_until_another_succeeds(cluster: Cluster) -> None:
     operation(cluster, "f", "Failed", result="TransientFailure", message="not well", ago=7200)
     operation(cluster, "older", "Failed", result="TransientFailure", node="n2", ago=100_000)

@@ -123,7 +123,8 @@ def test_this_nodes_gpus(sim_root) -> None:
         (["--view", "x"], "view"),
         (["--exporter", "h", "--auth-file", "/nonexistent"], "/nonexistent"),
         (["--exporter", "h", "--ca-file", "/dev/null"], "/dev/null"),
-        (["--root", "/nonexistent"], "driver"),
+        (["--root", "/nonexistent"], "for the cluster's GPUs leave --root out"),
+        (["--host", "--root", "/nonexistent"], "for the cluster's GPUs leave --host out"),
     ],
 )
 def test_wrong_words_are_explained(words, said, capsys, monkeypatch, tmp_path) -> None:

@@ -33,6 +33,7 @@ OF_THEIR_OWN = {
     "shared_dev_num": (["2", "3"], [2, 3]),
     "allow_ids": IDS,
     "deny_ids": IDS,
+    "by_path": (["none", "none"], ["none", "none"]),  # the only value that there is
 }
 
 
@@ -112,7 +113,8 @@ def test_every_key_of_the_table_is_read_from_the_file() -> None:
         ({"imex_channel_ids": ("0", "1")}, {}, "channelIDs must be [] or [0]; found [0 1]"),
         ({}, {"IMEX_CHANNEL_IDS": "zero"}, "IMEX_CHANNEL_IDS"),
         ({}, {"PASS_DEVICE_SPECS": "yes"}, "PASS_DEVICE_SPECS"),
-        ({"gds_enabled": "maybe"}, {}, "--gds-enabled"),
+        ({"shared_policy": "x"}, {}, "--shared-devices-allocation-policy (or --allocation-policy): "),
+        ({"gds_enabled": "maybe"}, {}, "--gds-enabled: "),
         ({}, {"CDI_FEATURE_FLAGS": "disable-nvsandboxutil"}, "disable-nvsandboxutil"),
     ],
 )

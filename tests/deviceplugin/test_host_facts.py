@@ -10,6 +10,7 @@ import pytest
 
 from kgpu.deviceplugin.config import PluginSettings, resolve
 from kgpu.deviceplugin.host_facts import mps_marks, read_host_facts
+from kgpu.formats.names import GAUDI_NETWORK_FILE
 from kgpu.formats.plugin_config_parse import parse_config
 
 
@@ -47,6 +48,25 @@ def test_a_character_device_counts(tmp_path: Path) -> None:
         "/dev/nvidiactl"
         in read_host_facts(PluginSettings(container_driver_root=str(tmp_path)), vendors=["nvidia"]).control_nodes
     )
+
+
+@pytest.mark.parametrize(("vendor", "found"), [("gaudi", (GAUDI_NETWORK_FILE,)), ("amd", ())])
+def test_settings_of_a_vendor_count_where_they_are_files(
+    settings: PluginSettings, vendor: str, found: tuple[str, ...]
+) -> None:
+    file = Path(settings.container_driver_root) / GAUDI_NETWORK_FILE.lstrip("/")
+    file.mkdir(parents=True)
+    assert read_host_facts(settings, vendors=[vendor]).files == ()
+    file.rmdir()
+    file.write_text("{}")
+    assert read_host_facts(settings, vendors=[vendor]).files == found
+
+
+def test_a_link_out_of_the_root_is_followed_within_it(settings: PluginSettings) -> None:
+    file = Path(settings.container_driver_root) / GAUDI_NETWORK_FILE.lstrip("/")
+    file.parent.mkdir(parents=True)
+    file.symlink_to("/etc/passwd")
+    assert read_host_facts(settings, vendors=["gaudi"]).files == ()
 
 
 def test_a_root_that_is_not_mounted_is_no_trouble(tmp_path: Path) -> None:

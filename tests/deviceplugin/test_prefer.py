@@ -117,6 +117,15 @@ def test_packed_takes_from_the_gpu_with_most_in_use() -> None:
     assert first == f"{NODES[2].uuid}::0"
 
 
+def test_without_a_policy_the_first_are_taken() -> None:
+    free = replicas((0, 3), (1, 1), (1, 2), (2, 0), (2, 1))
+    assert choose(SHARED, free[::-1], 3, policy="none").ids == tuple(free[:3])
+    assert choose(SHARED, free, 2, (free[4],), policy="none").ids == (free[4], free[0])
+    for size, must in ((0, ()), (6, ()), (1, tuple(free[:2]))):
+        with pytest.raises(AllocationError, match="not enough available devices to satisfy allocation"):
+            choose(SHARED, free, size, must, policy="none")
+
+
 def test_required_ones_come_first_and_too_few_is_an_error() -> None:
     free = replicas((0, 0), (1, 0))
     assert choose(SHARED, free, 2, (free[1],)).ids == (free[1], free[0])

@@ -129,6 +129,19 @@ def test_many_partitions_are_whole_gpus_on_one_numa_node_first(size) -> None:
         assert set(ids) == {name for names in CPX[:4] for name in names}
 
 
+@pytest.mark.parametrize(
+    ("lanes", "numa", "weight"),
+    [(1, 0, 20 + 10 + 10), (1, 1, 20 + 10 + 20), (0, 0, 20 + 40 + 10), (0, 1, 20 + 40 + 20),
+     (None, 0, 20 + 50 + 10), (None, 1, 20 + 50 + 20)],
+)  # fmt: skip
+def test_a_pairs_weight_is_the_sum_of_parent_link_and_numa_node(lanes: int | None, numa: int, weight: int) -> None:
+    box = Box((("a",), ("b",)), (0, numa), (0, 0))
+    links = [] if lanes is None else [Link(a="gpu0", b="gpu1", level=TopologyLevel.NODE, lanes=lanes)]
+    weights = PairWeights({}, {}).updated(box.accelerators(), links)
+    assert weights.between("gpu0", "gpu1") == weights.between("gpu1", "gpu0") == weight
+    assert weights.between("gpu0", "gpu0") == 10 + 10 + 10
+
+
 def test_a_pair_without_a_known_link_is_the_farthest() -> None:
     box = Box((("a",), ("b",), ("c",)), (0, 0, 0), (0, 0, 0))
     known = [Link(a="gpu1", b="gpu2", level=TopologyLevel.NODE, lanes=0)]
@@ -149,6 +162,7 @@ def test_a_pair_that_can_not_be_read_any_more_keeps_its_link() -> None:
     ("size", "required", "what"),
     [
         (0, (), "not enough"),
+        (-1, (), "not enough"),
         (9, (), "not enough"),
         (1, ("test1", "test2"), "not enough"),
         (2, ("test9",), "unknown device"),
@@ -159,9 +173,36 @@ def test_what_can_not_be_met_is_an_error(size, required, what) -> None:
         chosen(BOXES["mi210"], size, required=required)
 
 
-def test_a_required_device_has_to_be_available() -> None:
-    with pytest.raises(AllocationError, match="required device is not available"):
-        chosen(BOXES["mi210"], 2, available=["test1", "test2"], required=["test3"])
+@pytest.mark.parametrize(
+    ("available", "required", "size"),
+    [
+        (["test2", "test7"], (), 2),  # all that are there
+        (["test2", "test7"], ("test7",), 2),
+        (["test2", "test4", "test7"], ("test2", "test7"), 2),  # the required ones are all that is asked for
+        (["test3"], (), 1),
+    ],
+)
+def test_where_there_is_no_choice_there_is_an_answer(available, required, size) -> None:
+    expected = required if len(required) == size else available
+    assert chosen(BOXES["mi210"], size, available=available, required=required) == tuple(expected)
+
+
+def test_a_node_with_one_device_gets_it() -> None:
+    assert chosen(Box((("only",),), (0,), (0,)), 1) == ("only",)
+
+
+@pytest.mark.parametrize(
+    ("size", "required", "what"),
+    [
+        (1, ("test3",), "required device is not available"),
+        (2, ("test3",), "required device is not available"),
+        (2, ("test1", "test3"), "required device is not available"),
+        (3, ("test1", "test2", "test3"), "not enough"),
+    ],
+)
+def test_a_required_device_has_to_be_available(size, required, what) -> None:
+    with pytest.raises(AllocationError, match=what):
+        chosen(BOXES["mi210"], size, available=["test1", "test2"], required=required)
 
 
 @st.composite

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from kgpu.discovery.amd_labels import amd_labels, family
+from kgpu.discovery.amd_labels import amd_labels
 from kgpu.discovery.model import LabelSettings, NodeFacts
 from kgpu.discovery.plan import plan
 from kgpu.discovery.tables import LabelledNode
@@ -16,7 +17,7 @@ from kgpu.hw.simulator.amd import operate
 
 VEGA = Accelerator(
     vendor="amd", index=0, uuid="0000:19:00.0", name="Vega 10 [Radeon (TM) Instinct MI25]", pci_device_id=0x68601002,
-    memory_mib=17163091968 >> 20, compute_units=64, simds=256, target=90000,
+    memory_mib=17163091968 >> 20, compute_units=64, simds=256, family="AI",
 )  # fmt: skip
 
 
@@ -48,10 +49,46 @@ def test_different_gpus_have_counts_under_both_prefixes_and_no_plain_key() -> No
         assert f"{prefix}/gpu.vram" not in got
 
 
-def test_products_have_underscores_and_no_parentheses() -> None:
-    assert (
-        labels(replace(VEGA, name="AMD Radeon (TM) Pro W7900"))["amd.com/gpu.product-name"] == "AMD_Radeon_TM_Pro_W7900"
-    )
+@pytest.mark.parametrize(
+    ("change", "key", "value"),
+    [
+        ({"family": "GC_11_0_0"}, "family", "GC_11_0_0"),
+        ({"pci_device_id": 0x0BD51002}, "device-id", "0bd5"),
+        ({"name": "AMD Radeon (TM) Pro W7900"}, "product-name", "AMD_Radeon_TM_Pro_W7900"),
+        ({"memory_mib": 15 * 1024 + 511}, "vram", "15G"),
+        ({"memory_mib": 15 * 1024 + 513}, "vram", "16G"),
+        ({"simds": 416}, "simd-count", "416"),
+        ({"compute_units": 104}, "cu-count", "104"),
+    ],
+)
+def test_what_is_counted_has_the_peers_form(change: dict[str, Any], key: str, value: str) -> None:
+    got = labels(replace(VEGA, **change))
+    assert got[f"amd.com/gpu.{key}"] == got[f"beta.amd.com/gpu.{key}"] == value
+    assert got[f"beta.amd.com/gpu.{key}.{value}"] == "1"
+
+
+def test_the_kernels_own_driver_has_labels_without_a_version() -> None:
+    got = labels(VEGA, driver_version="")
+    assert (got["amd.com/gpu.driver-version"], got["amd.com/gpu.driver-src-version"]) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("modes", "both", "compute", "memory"),
+    [
+        (("spx_nps1", "spx_nps1"), "spx_nps1", "true", "true"),
+        (("spx_nps1", "cpx_nps4"), None, "true", "true"),
+        (("spx", "spx"), "spx", "true", "false"),
+        (("", ""), None, "false", "false"),
+    ],
+)
+def test_partitioning_is_told_where_gpus_agree(
+    modes: tuple[str, ...], both: str | None, compute: str, memory: str
+) -> None:
+    got = labels(*(replace(VEGA, index=at, uuid=str(at), mode=mode) for at, mode in enumerate(modes)))
+    assert got.get("amd.com/gpu.compute-memory-partition") == both
+    assert got["amd.com/gpu.compute-partitioning-supported"] == compute
+    assert got["amd.com/gpu.memory-partitioning-supported"] == memory
+    assert not [key for key in got if key.startswith("beta.") and "partition" in key]
 
 
 def test_parts_are_counted_by_what_a_pod_gets() -> None:
@@ -66,19 +103,6 @@ def test_parts_are_counted_by_what_a_pod_gets() -> None:
     assert got["beta.amd.com/gpu.cu-count.38"] == "8"
     assert got["amd.com/gpu.compute-memory-partition"] == "cpx_nps4"
     assert got["amd.com/gpu.memory-partitioning-supported"] == "true"
-
-
-@pytest.mark.parametrize(
-    ("target", "name"),
-    [
-        (60000, "SI"), (70001, "CI"), (80003, "VI"), (80001, "CZ"), (90006, "AI"), (90010, "AI"), (90402, "AI"),
-        (90500, "AI"), (90002, "RV"), (90012, "RV"), (100300, "NV"), (100303, "VGH"), (100305, "YC"), (100306, "GC_10_3_6"),
-        (100307, "GC_10_3_7"), (110000, "GC_11_0_0"), (110003, "GC_11_0_1"), (110501, "GC_11_5_0"), (120001, "GC_12_0_0"),
-        (0, ""),
-    ],
-)  # fmt: skip
-def test_families(target: int, name: str) -> None:
-    assert family(target) == name
 
 
 async def test_a_simulated_node_is_labelled_and_a_new_mode_takes_old_labels_away(sim_root) -> None:

@@ -44,6 +44,24 @@ async def test_a_node_with_intel_gpus(sim_root) -> None:
     assert {key: labels.get(key) for key in expected} == expected
 
 
+@pytest.mark.parametrize(("profile", "driver", "other"), [("arc", "xe", "i915"), ("max1550", "i915", "xe")])
+async def test_an_intel_gpus_resource_labels_are_those_of_its_driver(
+    sim_root, profile: str, driver: str, other: str
+) -> None:
+    labels = await labels_of(sim_root(profile))
+    assert int(labels[f"gpu.intel.com/{driver}.count"]) > 0
+    assert labels[f"gpu.intel.com/{driver}.product"]
+    assert not [key for key in labels if key.startswith(f"gpu.intel.com/{other}.")]
+
+
+def test_gpus_of_both_drivers_have_the_labels_of_both() -> None:
+    gpus = [replace(GPU, index=at, uuid=str(at), mode=mode) for at, mode in enumerate(("i915", "xe", "xe"))]
+    made = plan(Inventory(vendor="intel", driver_version="6.8", accelerators=gpus), LabelSettings(), NodeFacts())
+    counts = {key: value for key, value in made.labels.items() if key.endswith((".count", ".product"))}
+    assert (counts["gpu.intel.com/i915.count"], counts["gpu.intel.com/xe.count"]) == ("1", "2")
+    assert not [one for one in made.advice if one.reason == "SeveralModels"]
+
+
 def test_models_that_differ_have_no_product_and_families_that_differ_no_family() -> None:
     flex = replace(GPU, index=1, uuid="b", pci_device_id=0x56C08086)
     flex140 = replace(flex, index=2, uuid="c", pci_device_id=0x56C18086)

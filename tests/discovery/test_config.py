@@ -25,7 +25,7 @@ VALUES: dict[str, list[tuple[Any, Any]]] = {
 BOOLEANS = [("true", True), ("false", False), ("T", True)]
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.attr)
+@pytest.mark.parametrize("option", [one for one in OPTIONS if one.envs], ids=lambda option: option.attr)
 def test_precedence(option: Setting) -> None:
     flag, env, file = VALUES.get(option.attr, BOOLEANS)
     config = PluginConfig(flags={option.key: file[0]})

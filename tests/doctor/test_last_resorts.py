@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kgpu.doctor.agent_reports import FRESH_SECONDS
-from kgpu.doctor.model import Level, Report
+from kgpu.doctor.model import CERTAIN, Level, Report
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
@@ -321,3 +321,65 @@ def test_a_failing_driver_is_told_with_its_last_words() -> None:
     }
     found = next(one for one in report(driver, said).findings if one.id == "DRV-02")
     assert 'it said last: "a new error"' in found.cause
+
+
+def test_a_device_config_that_is_not_valid_is_told_at_once_and_certainly() -> None:
+    """Whatever else is wrong: who waits for it waits in vain."""
+    condition = {"type": "Ready", "status": "False", "reason": "Error", "message": "x", "lastTransitionTime": NOW}
+    error = {**condition, "type": "Error", "status": "True", "reason": "ValidationError"}
+    config = {
+        "kind": "DeviceConfig", "metadata": {"name": "amd-gpus", "namespace": "kube-amd-gpu"},
+        "spec": {}, "status": {"conditions": [condition, error]},
+    }  # fmt: skip
+    (found,) = [one for one in report(config, bases=("amd",)).findings if one.id == "OBJ-00"]
+    assert (found.level, found.confidence, found.expected) == (Level.PROBLEM, CERTAIN, "")
+    assert found.remedy[0] == "kubectl -n kube-amd-gpu edit deviceconfig amd-gpus"
+    waits = {**config, "status": {"conditions": [{**condition, "reason": "NotReady"}]}}
+    (found,) = [one for one in report(waits, bases=("amd",)).findings if one.id == "OBJ-00"]
+    assert found.level is Level.WAIT
+
+
+ERROR = [
+    "started",
+    'kgpu: KGPU_VENDORS has "intl"',
+    "  expected: nvidia, amd, gaudi or intel",
+    "  to do: correct it",
+    "",
+]
+
+
+def operator(restarts: int, *, app: str = "gpu-operator") -> dict[str, Any]:
+    """An operator's pod that ends soon after each start."""
+    last = {"terminated": {"exitCode": 2, "reason": "Error", "finishedAt": NOW}}
+    state = {
+        "name": "main",
+        "ready": False,
+        "restartCount": restarts,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+    }
+    labels = {"app": app, "app.kubernetes.io/name": "kgpu"}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": "op-a", "namespace": "gpu-operator", "labels": labels, "creationTimestamp": LATELY},
+        "spec": {"nodeName": "gpu-1", "containers": [{"name": "main", "image": "kgpu", "args": ["operator", "run"]}]},
+        "status": {
+            "phase": "Running", "startTime": LATELY, "containerStatuses": [{**state, "lastState": last}],
+            "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": LATELY}],
+        },
+    }  # fmt: skip
+
+
+def test_an_operator_that_ends_again_is_told_with_the_whole_of_what_it_said() -> None:
+    """Unlike its operands it waits for nothing."""
+    log = {
+        "kind": "PodLog",
+        "metadata": {"namespace": "gpu-operator", "name": "op-a"},
+        "container": "main",
+        "previous": True,
+        "lines": ERROR,
+    }
+    (found,) = report(operator(2), log).findings
+    assert found.id == "OPR-00"
+    said = 'kgpu: KGPU_VENDORS has "intl"; expected: nvidia, amd, gaudi or intel; to do: correct it'
+    assert f'it said last: "{said}"' in found.cause
+    assert not report(operator(1), log).findings, "the API server may have been away"

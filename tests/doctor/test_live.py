@@ -15,9 +15,8 @@ from kgpu.base.errors import KubeError
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.read_kinds import KINDS
 from kgpu.doctor.sources.live import collect
-from kgpu.kube.client import PAGE
 from kgpu.kube.fake import FakeApi
-from kgpu.kube.port import KubeRefusedError
+from kgpu.kube.port import NODES, KubeRefusedError
 from tests.doctor.example import all_examples
 
 MANIFEST = Path(__file__).parents[2] / "docs" / "how-to" / "doctor-rights.yaml"
@@ -126,9 +125,9 @@ async def test_it_lists_each_kind_once_in_pages_and_watches_nothing() -> None:
     asked = collections.Counter(api.calls)
     del asked["discover", "", ""]
     assert asked == collections.Counter(("list", one.resource.plural, "") for one in KINDS)
-    # Of 1,000 nodes and 10,000 pods, with the three that tell which kinds there are: some 75.
-    assert PAGE == 500
-    assert 3 + len(KINDS) + 1_000 // PAGE - 1 + 10_000 // PAGE - 1 == 75
+    # Of 1,000 nodes and 10,000 pods, with the three that tell which kinds there are: some 78.
+    assert NODES.page == 500
+    assert 3 + len(KINDS) + 1_000 // NODES.page - 1 + 10_000 // NODES.page - 1 == 78
 
 
 def failing(name: str) -> dict[str, Any]:

@@ -59,3 +59,48 @@ def test_without_pods_nobody_says_that_there_is_no_plugin() -> None:
 
     found = diagnose(Snapshot.of([node(can=0)]), strict=True)
     assert [one.id for one in found.findings] == ["SCH-03"]
+
+
+DRA_NODES = [
+    ("nvidia.com/gpu", "gpu.nvidia.com"),
+    ("amd.com/gpu", "gpu.amd.com"),
+    ("habana.ai/gaudi", "gaudi.intel.com"),
+    ("gpu.intel.com/xe", "gpu.intel.com"),
+]
+
+
+def slice_of(driver: str, on: str = "gpu-1") -> dict[str, Any]:
+    spec = {"driver": driver, "nodeName": on, "pool": {"name": on}, "devices": [{"name": "gpu-0", "basic": {}}]}
+    return {"kind": "ResourceSlice", "metadata": {"name": f"{on}-{driver}", "uid": driver}, "spec": spec}
+
+
+@pytest.mark.parametrize("have", [8, 0], ids=["at first", "when the kubelet has started anew"])
+@pytest.mark.parametrize(("resource", "driver"), DRA_NODES)
+@pytest.mark.parametrize("agents", [(), (AGENT,)], ids=["operands", "agent"])
+def test_a_driver_that_has_taken_its_place_needs_no_plugin(
+    *, resource: str, driver: str, have: int, agents: tuple[dict[str, Any], ...]
+) -> None:
+    assert {"DPL-03", "SCH-03"}.isdisjoint(
+        every(report(node(have=have, can=0, resource=resource), slice_of(driver), *agents))
+    )
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        (slice_of("gpu.nvidia.com"), AWAY),
+        (slice_of("compute-domain.nvidia.com"),),
+        (slice_of("gpu.nvidia.com", on="gpu-2"),),
+        (slice_of("gpu.amd.com"),),
+    ],
+    ids=["a plugin is there", "channels alone", "of another node", "of another vendor"],
+)
+def test_slices_that_are_no_reason_to_have_no_plugin(others: tuple[dict[str, Any], ...]) -> None:
+    assert "DPL-03" in every(report(node(can=0), *others))
+
+
+@pytest.mark.parametrize("resource", ["amd.com/gpu", "habana.ai/gaudi"])
+def test_an_agent_that_is_ready_has_withdrawn_devices_of_any_vendor(resource: str) -> None:
+    found = every(report(node(can=0, resource=resource), AGENT))
+    assert "DPL-03" not in found
+    assert "SCH-03" in found

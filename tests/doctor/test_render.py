@@ -85,6 +85,11 @@ def test_the_exit_code_is_the_reports(made: Report, code: int) -> None:
     assert made.data()["exit_code"] == code
 
 
+def test_what_was_looked_at_is_counted_as_people_count() -> None:
+    said = as_text(report(looked={"nodes": 1, "hosts": 1, "other objects": 1, "pods": 2, "logs": 0}, checked=1))
+    assert "(Cluster; 1 rule, 1 node, 1 host, 1 other object, 2 pods)" in said
+
+
 def test_what_would_change_nothing_is_a_number() -> None:
     said = as_text(report(missing=(ABSENT, ABSENT)))
     assert "kernel modules" not in said

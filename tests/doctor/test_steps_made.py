@@ -23,9 +23,11 @@ TABLES = {
     "unwell.remedy", "error.xid.advice", "xid.advice",
     # Rows of the support matrix.
     "KUBERNETES.remedy", "row.remedy",
+    # Rows of vendors' drivers and of health's evidence.
+    "driver.heat", "driver.firmware", "row.nvidia",
 }  # fmt: skip
-AGAIN = {"model.py", "steps.py"}
-"""Where a step that was made is cleaned or taken apart."""
+AGAIN = {"model.py", "steps.py", "unapplied.py"}
+"""Where a step that was made is cleaned, taken apart or shortened."""
 
 HOSTILE = st.text(
     st.sampled_from("ab-./ \t\n'\"`$\\;&|<>(){}[]*?!#~=%,:@é\u2028"), min_size=1, max_size=12

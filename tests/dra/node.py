@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kgpu.base.advice import Advice
 from kgpu.dra.claim_specs import NO_SHARING, ClaimSpecs
+from kgpu.dra.drivers import DRIVERS
 from kgpu.dra.granted import GivenParameters, GrantedClaim, GrantedDevice
 from kgpu.dra.model import DraDevice
 from kgpu.dra.preparing import Preparations
@@ -19,6 +20,7 @@ from kgpu.dra.slice_maker import SliceMaker
 from kgpu.formats.cdi import CdiDeviceNode, ContainerEdits
 from kgpu.formats.dra_parameters import MPS_GATE, TIME_SLICING_GATE
 from kgpu.formats.mig_geometry import GEOMETRIES
+from kgpu.formats.names import NVIDIA
 from kgpu.hw.fake_partitioner import FakePartitioner
 from kgpu.hw.partitioning import CutGpu
 from kgpu.hw.port import Accelerator, Inventory, Partition
@@ -63,9 +65,9 @@ class KilledRecords(ClaimRecords):
 class KilledSpecs(ClaimSpecs):
     killer: Killer
 
-    def write(self, uid: str, nodes: Any, sharing: Mapping[str, ContainerEdits] = NO_SHARING) -> None:
+    def write(self, record: ClaimRecord, nodes: Any, sharing: Mapping[str, ContainerEdits] = NO_SHARING) -> None:
         self.killer.tick()
-        super().write(uid, nodes, sharing)
+        super().write(record, nodes, sharing)
         self.killer.tick()
 
     def remove(self, uid: str) -> None:
@@ -81,6 +83,7 @@ class Node:
     folder: Path
     families: tuple[str, ...] = ("h100-80gb", "h100-80gb", "l4")
     boot: str = "boot-1"
+    vendor: str = NVIDIA
     killer: Killer = field(default_factory=Killer)
     gpus: FakeGpuSettings = field(default_factory=FakeGpuSettings)
     daemons: FakeDaemonKeeper = field(default_factory=FakeDaemonKeeper)
@@ -98,11 +101,15 @@ class Node:
     async def start(self, gates: Collection[str] = (TIME_SLICING_GATE, MPS_GATE)) -> Preparations:
         records = KilledRecords(self.folder / "claims", boot=self.boot, report=self.told.append)
         records.killer = self.killer
-        specs = KilledSpecs(self.folder / "cdi", lambda path: CdiDeviceNode(path=path), lambda: DRIVER_FILES)
+        specs = KilledSpecs(
+            self.folder / "cdi", DRIVERS[self.vendor].cdi, lambda path: CdiDeviceNode(path=path), lambda _: DRIVER_FILES
+        )
         object.__setattr__(specs, "killer", self.killer)
+        divides = DRIVERS[self.vendor].divides
         made = Preparations(
-            records=records, specs=specs, slices=SliceMaker(self.driver),
-            sharer=DeviceSharer(self.gpus, self.daemons), known=self.known, read=self.read, offered=self.offered_now,
+            records=records, specs=specs, slices=SliceMaker(self.driver) if divides else None,
+            sharer=DeviceSharer(self.gpus, self.daemons) if divides else None,
+            known=self.known, read=self.read, offered=self.offered_now,
             gates=gates, taken=lambda: self.taken, off=lambda: self.off,
         )  # fmt: skip
         await made.start()

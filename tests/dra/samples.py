@@ -9,7 +9,7 @@ from dataclasses import replace
 from kgpu.dra.api import API_VERSIONS, DraApi
 from kgpu.dra.slices import PoolOwner
 from kgpu.formats.mig_geometry import Geometry, InstanceProfile, geometry_of, memory_mib, placements
-from kgpu.formats.names import NVIDIA
+from kgpu.formats.names import AMD, GAUDI, NVIDIA
 from kgpu.hw.fake_reader import sample_inventory
 from kgpu.hw.port import Accelerator, Inventory, Partition
 from kgpu.hw.simulator import profiles
@@ -85,3 +85,46 @@ def named(geometry: Geometry, name: str) -> InstanceProfile:
 
 def node_of(*gpus: Accelerator, inventory: Inventory | None = None) -> Inventory:
     return replace(inventory or h100(), vendor=NVIDIA, accelerators=gpus)
+
+
+def mi300x(count: int = 2, *, parts: int = 0) -> Inventory:
+    """A node of AMD's, whose GPUs are whole or in so many parts."""
+    gpus = tuple(_mi300x(index, parts) for index in range(count))
+    return Inventory(vendor=AMD, driver_version="6.10.5", library_version="0C1A2B", accelerators=gpus)
+
+
+def _mi300x(index: int, parts: int) -> Accelerator:
+    bus, own = f"0000:{5 + index:02x}:00.0", index * 8
+    partitions = tuple(
+        Partition(
+            uuid=bus if position == 0 else f"amdgpu_xcp_{own + position}", index=f"{index}:{position}",
+            parent_uuid=bus, profile="dpx_nps1", gpu_instance=position, compute_instance=0,
+            placement_start=position, placement_size=1, memory_mib=196592 // parts, multiprocessors=304 // parts,
+            device_nodes=_drm(own + position),
+        )
+        for position in range(parts)
+    )  # fmt: skip
+    return Accelerator(
+        vendor=AMD, index=index, uuid=bus, name="AMD Instinct MI300X OAM", minor=own, pci_bus_id=bus,
+        pci_device_id=0x74A11002, numa_node=0, memory_mib=196592, mode="dpx_nps1" if parts else "spx_nps1",
+        compute_units=304, simds=1216, target=90402, family="AI", partitions=partitions, device_nodes=_drm(own),
+    )  # fmt: skip
+
+
+def _drm(number: int) -> tuple[str, str]:
+    return f"/dev/dri/card{number}", f"/dev/dri/renderD{128 + number}"
+
+
+def gaudi(count: int = 2) -> Inventory:
+    """A node of Gaudi 3."""
+    cards = tuple(
+        Accelerator(
+            vendor=GAUDI, index=index, uuid=f"AN0000{index}", serial=f"AN0000{index}", name="Intel Gaudi 3",
+            minor=index, pci_bus_id=f"0000:{0x19 + index:02x}:00.0", pci_device_id=0x10601DA3, memory_mib=131072,
+            module_id=index, device_nodes=(
+                f"/dev/accel/accel{index}", f"/dev/accel/accel_controlD{index}", f"/dev/infiniband/uverbs{index}",
+            ),
+        )
+        for index in range(count)
+    )  # fmt: skip
+    return Inventory(vendor=GAUDI, driver_version="1.23.0-695", accelerators=cards)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kgpu.base.errors import ConfigError
+from kgpu.dra.drivers import DRIVERS, unused_gates
 from kgpu.dra.gates import GATES, read_gates
+from kgpu.formats.names import AMD, GAUDI, NVIDIA
 
 DEFAULTS = {
     "DynamicMIG": False, "NVMLDeviceHealthCheck": False, "TimeSlicingSettings": False, "MPSSupport": False,
@@ -18,6 +20,15 @@ def test_defaults_are_those_of_nvidias_driver() -> None:
     gates = read_gates("")
     assert gates.enabled == DEFAULTS
     assert gates.notes == ()
+
+
+def test_gates_of_another_vendor_are_told() -> None:
+    gates = read_gates("DynamicMIG=true,TimeSlicingSettings=true,MPSSupport=false")
+    assert unused_gates(DRIVERS[NVIDIA], gates) == ()
+    for vendor in (AMD, GAUDI):
+        assert unused_gates(DRIVERS[vendor], gates) == ("DynamicMIG", "TimeSlicingSettings")
+        assert unused_gates(DRIVERS[vendor], read_gates("NVMLDeviceHealthCheck=true")) == ()
+        assert unused_gates(DRIVERS[vendor], read_gates("")) == ()
 
 
 def test_gates_that_are_built() -> None:

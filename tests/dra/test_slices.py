@@ -22,7 +22,7 @@ from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Partition, Pro
 from kgpu.hw.verdicts import GpuVerdict
 from kgpu.kube.port import NODES, Object, name_of
 from tests.budget import count, sample, tries
-from tests.dra.samples import APIS, NODE, OWNER, a100, cut, h100, many, models, node_of
+from tests.dra.samples import APIS, NODE, OWNER, a100, cut, gaudi, h100, many, mi300x, models, node_of
 from tests.lab.embedded.support import whole
 
 DRIVER = "gpu.nvidia.com"
@@ -67,6 +67,17 @@ def nodes() -> Iterator[tuple[str, PublishedNode]]:
 CASES = dict(nodes())
 
 
+def broken(inventory: Inventory) -> Inventory:
+    """The node whose first accelerator is lost."""
+    first, *others = inventory.accelerators
+    lost = HardwareFinding(subject=first.uuid, problem=Problem.LOST, what="w", expected="e", remedy="r")
+    return replace(inventory, accelerators=(replace(first, findings=(lost,)), *others))
+
+
+OTHERS = [mi300x(8), mi300x(8, parts=8), gaudi(8)]
+"""Nodes of other vendors, with the most devices that they have."""
+
+
 def checked(node: PublishedNode, api: DraApi, owner: PoolOwner = OWNER) -> tuple[Object, ...]:
     slices = pool_slices(node, owner, api)
     assert problems(slices, api) == []
@@ -89,6 +100,17 @@ def test_every_case_is_valid_by_the_published_schema() -> None:
             if api.kubernetes == (1, 35):
                 for one in checked(CASES[what], api)[:: count(6, 1)]:
                     kubernetes_validate.validate(one, "1.35", strict=True)
+
+
+@pytest.mark.parametrize("inventory", [*OTHERS, *map(broken, OTHERS)])
+def test_other_vendors_slices_are_valid(inventory: Inventory) -> None:
+    node = node_devices(inventory, PublishRules(monitored=True), {})
+    for api in APIS:
+        slices = checked(node, api)
+        assert {one["spec"]["driver"] for one in slices} == {node.driver}
+        if api.kubernetes == (1, 35):
+            for one in slices:
+                kubernetes_validate.validate(one, "1.35", strict=True)
 
 
 def test_the_schema_refuses_what_is_wrong() -> None:

@@ -235,6 +235,15 @@ def test_every_reason_is_given_with_its_evidence():
     assert reasons[2].holders == ("default/holder",)
 
 
+@pytest.mark.parametrize(("gpus", "said"), [(1, True), (0, False)])
+def test_of_a_node_that_has_none_it_is_not_said_that_an_empty_one_would_not_do(gpus: int, said: bool) -> None:
+    view = read.pod(pod("p", gpus=2))
+    assert view is not None
+    (reason,) = explain(view, "a", ClusterView.of([node("a", gpus=gpus)]))
+    assert ("an empty node of this kind would not do (1 at most)" in reason.sentence) is said
+    assert "(0 at most)" not in reason.sentence
+
+
 def test_what_no_scheduler_says():
     quota = {
         "kind": "ResourceQuota",

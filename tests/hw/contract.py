@@ -14,7 +14,7 @@ from typing import Protocol
 import pytest
 
 from kgpu.base.errors import HwError
-from kgpu.hw.port import Accelerator, EventKind, HardwareEvent, Inventory, Problem, Reader
+from kgpu.hw.port import Accelerator, Activity, EventKind, HardwareEvent, Inventory, Problem, Reader
 
 PATIENCE = 30.0
 
@@ -42,6 +42,7 @@ class Shape:
     event: EventKind | None = None
     code: int = 0
     process_memory: bool = True  # whether the driver tells what a process holds
+    record: bool = False  # whether the driver keeps a record of activity
     healthy: dict[str, object] = field(default_factory=dict)
 
 
@@ -49,7 +50,7 @@ H100 = Shape(
     vendor="nvidia", uuid="GPU-", name="H100", memory_mib=(79_000, 81_920), pci_class=0x030200, cuda=True,
     nodes=lambda gpu: (f"/dev/nvidia{gpu.minor}",), cut=lambda gpu: gpu.mig_enabled, slices=7, slice_uuids=("MIG-",),
     profile="1g.10gb", slice_memory_mib=9_000, multiprocessors=16, slice_nodes="/dev/nvidia-caps/nvidia-cap",
-    own_nodes=1, size=3, event=EventKind.XID, code=31,
+    own_nodes=1, size=3, event=EventKind.XID, code=31, record=True,
     healthy={"compute_capability": (9, 0), "mig_capable": True, "mig_enabled": False},
 )  # fmt: skip
 
@@ -69,6 +70,8 @@ class Node(Protocol):
     async def slice(self, gpu: int, count: int) -> None: ...
 
     async def run(self, gpu: int, pid: int, memory_mib: int) -> None: ...
+
+    async def load(self, gpu: int, percent: int) -> None: ...
 
     async def clear(self, gpu: int) -> None: ...
 
@@ -98,12 +101,31 @@ async def wait_for_error(reader: Reader) -> HwError:
             await asyncio.sleep(0.05)
 
 
+async def wait_for_activity(reader: Reader, condition: Callable[[Activity], bool]) -> Activity:
+    """Ask until something was done by what is meant: the driver's record may lag behind."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            for one in await reader.activity({"gpm_1"}):
+                if condition(one) and one.values.get("utilization_percent"):
+                    return one
+            await asyncio.sleep(0.05)
+
+
 async def wait_for_event(events, condition: Callable[[HardwareEvent], bool]) -> HardwareEvent:
     """Take events until one is as expected."""
     async with asyncio.timeout(PATIENCE):
         while not condition(event := await anext(events)):
             pass
     return event
+
+
+async def wait_for_each(events, *conditions: Callable[[HardwareEvent], bool]) -> None:
+    """Take events until each was as expected once: a reader may see what has changed before the driver's own word."""
+    waiting = list(conditions)
+    async with asyncio.timeout(PATIENCE):
+        while waiting:
+            event = await anext(events)
+            waiting = [condition for condition in waiting if not condition(event)]
 
 
 def usable(inventory: Inventory) -> list[int]:
@@ -173,6 +195,23 @@ class ReaderContract:
         await wait_for(node.reader, lambda inventory: 1 not in usable(inventory))
         assert [(one.uuid, one.pid) for one in await node.reader.processes()] == [second[:2]]
 
+    async def test_activity_is_of_the_gpus_that_answer_and_begins_with_the_first_call(self, node: Node) -> None:
+        gpus = (await node.reader.inventory()).accelerators
+        first = await node.reader.activity({"gpm_1"})
+        assert not any(one.sampled_seconds or one.values for one in first)
+        if not node.shape.record:
+            assert first == ()
+            return
+        await node.load(1, 40)
+        found = await wait_for_activity(node.reader, lambda one: one.uuid == gpus[1].uuid and "gpm_1" in one.values)
+        assert 0 < found.values["gpm_1"] <= 100
+        assert 0 < found.values["utilization_percent"] <= (found.peak_percent or 0) <= 40
+        assert found.sampled_seconds > 0
+        assert found.processes == {}
+        await node.lose(1)
+        await wait_for(node.reader, lambda inventory: 1 not in usable(inventory))
+        assert gpus[1].uuid not in {one.uuid for one in await node.reader.activity({"gpm_1"})}
+
     async def test_lost_gpu_keeps_its_facts_and_its_neighbours(self, node: Node) -> None:
         before = await node.reader.inventory()
         await node.lose(2)
@@ -238,6 +277,8 @@ class ReaderContract:
             await waiting
         with pytest.raises(HwError):
             await node.reader.inventory()
+        with pytest.raises(HwError):
+            await node.reader.activity(())
 
 
 class DriverEventsContract:
@@ -261,9 +302,12 @@ class SlicesContract:
         uuid = (await node.reader.inventory()).accelerators[0].uuid
         shape, count = node.shape, node.shape.slices
         await node.slice(0, count)
-        await wait_for_event(events, lambda event: event.kind is EventKind.MIG_CHANGE and event.uuid == uuid)
+        await wait_for_each(
+            events,
+            lambda event: event.kind is EventKind.MIG_CHANGE and event.uuid == uuid,
+            lambda event: event.kind is EventKind.INVENTORY,
+        )
         inventory = await wait_for(node.reader, lambda inventory: len(inventory.accelerators[0].partitions) == count)
-        await wait_for_event(events, lambda event: event.kind is EventKind.INVENTORY)
         gpu = inventory.accelerators[0]
         assert shape.cut(gpu)
         assert [part.index for part in gpu.partitions] == [f"0:{position}" for position in range(count)]

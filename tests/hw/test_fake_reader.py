@@ -8,7 +8,7 @@ import pytest
 
 from kgpu.base.errors import HwError
 from kgpu.hw.fake_reader import FakeReader, sample_inventory, sample_partitions
-from kgpu.hw.port import EventKind, HardwareEvent, Link, Problem, Process, Reading, TopologyLevel
+from kgpu.hw.port import Activity, EventKind, HardwareEvent, Link, Problem, Process, Reading, TopologyLevel
 from kgpu.hw.subscription import LIMIT, Subscriptions
 from tests.hw.contract import H100, DriverEventsContract, ReaderContract, SlicesContract
 
@@ -42,6 +42,12 @@ class MemoryNode:
     async def run(self, gpu: int, pid: int, memory_mib: int) -> None:
         self.running.append(Process(uuid=self.uuid(gpu), pid=pid, memory_mib=memory_mib))
         self.reader.set_processes(self.running)
+
+    async def load(self, gpu: int, percent: int) -> None:
+        done = {"gpm_1": float(percent), "utilization_percent": float(percent)}
+        self.reader.set_activity(
+            [Activity(uuid=self.uuid(gpu), values=done, sampled_seconds=1.0, peak_percent=percent, processes={})]
+        )
 
     async def clear(self, gpu: int) -> None:
         self.reader.heal(self.uuid(gpu))

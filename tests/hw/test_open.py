@@ -46,6 +46,12 @@ def test_nothing_there_is_a_waiting_state_that_names_the_places(tmp_path) -> Non
     assert "--driver-root" in caught.value.remedy
 
 
+def test_nobody_is_told_of_nvml_who_asked_for_another_vendor(tmp_path) -> None:
+    with pytest.raises(NoHardwareError) as caught:
+        open_reader(driver_root=tmp_path, vendor="amd")
+    assert caught.value.what == "no accelerator driver was found"
+
+
 def test_misspelt_vendor_gets_a_suggestion(tmp_path) -> None:
     with pytest.raises(ConfigError, match='did you mean "nvidia"'):
         open_reader(driver_root=tmp_path, vendor="nvida")

@@ -11,6 +11,7 @@ import dataclasses
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,20 @@ async def take(events: AsyncIterator[WatchEvent], count: int, seconds: float = 2
             if event.change is not Change.BOOKMARK:
                 found.append((event.change, name_of(event.object)))
     return found
+
+
+class TryingContract:
+    """Of clients that can ask what the API server would say."""
+
+    async def test_trying_makes_nothing_and_says_what_creating_would(self, api: Any, place: Place) -> None:
+        wanted = place.config_map("tried", {"key": "value"})
+        assert (await api.try_create(CONFIG_MAPS, wanted))["data"] == {"key": "value"}
+        assert await api.get(CONFIG_MAPS, name_of(wanted), namespace=place.namespace) is None
+        await api.create(CONFIG_MAPS, wanted)
+        with pytest.raises(KubeRefusedError) as caught:
+            await api.try_create(CONFIG_MAPS, wanted)
+        assert caught.value.conflict
+        assert await api.delete(CONFIG_MAPS, name_of(wanted), namespace=place.namespace)
 
 
 class Contract:

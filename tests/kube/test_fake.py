@@ -6,10 +6,10 @@ import pytest
 
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import CONFIG_MAPS, KubeRefusedError, KubeUnreachableError
-from tests.kube.contract import Contract, Place
+from tests.kube.contract import Contract, Place, TryingContract
 
 
-class TestFake(Contract):
+class TestFake(Contract, TryingContract):
     @pytest.fixture
     def api(self) -> FakeApi:
         return FakeApi()

@@ -10,6 +10,7 @@ import pytest
 from kgpu.base.errors import LabError
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
+from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build
 from tests.lab.played import Played
 
@@ -45,3 +46,12 @@ def embedded(kubectl: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def played() -> Played:
     """Results of this run."""
     return Played()
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    """The Helm that the real lab builds."""
+    try:
+        return build.ensure_helm(QuietProgress())
+    except LabError as error:
+        pytest.skip(f"no Helm here: {error.one_line()}")

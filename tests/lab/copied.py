@@ -74,4 +74,4 @@ def until(look: Callable[[], Any], wanted: Any) -> None:
         return bool(found == wanted)
 
     polling.holds(as_wanted, seconds=WAIT_S)
-    assert found == wanted
+    assert found == wanted, f"{found} after {WAIT_S:g} s, not {wanted}"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
+from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL, GPUS_ANNOTATION
 from kgpu.lab import common
 from kgpu.lab.port import EMBEDDED, About, NodeHardware
 from kgpu.lab.progress import QuietProgress
@@ -37,6 +37,10 @@ class FakeLab:
         self.config: dict[str, str] | None = ground_config()
         self.node_labels: dict[str, str] = {}
         self.namespaces = ["default", "gpu-operator"]
+        self.operations: dict[str, dict[str, Any]] = {}
+        """By name; none: there is no operator, and no such kind."""
+        self.reports: list[str] = []
+        """What the node's agent says of its GPUs, one after the other; the last one stays."""
         self._hardware = hardware
 
     @property
@@ -55,8 +59,8 @@ class FakeLab:
         self.running = False
         return True
 
-    def backend(self, name: str = "") -> Any:
-        del name
+    def backend(self, name: str = "", *, vendor: str = "") -> Any:
+        del name, vendor
         assert self.running
         self.happened.append("play")
         return self.playing
@@ -70,9 +74,19 @@ class FakeLab:
     def kubectl_run(self, *words: str, stdin: str | None = None, timeout: float = 120) -> Any:
         del stdin, timeout
         match words:
+            case ["get", "nodes", "-o", "json"]:
+                said = self.reports.pop(0) if len(self.reports) > 1 else self.reports[0]
+                found: Any = {"items": [{"metadata": {"name": "gpu-node-1", "annotations": {GPUS_ANNOTATION: said}}}]}
+            case ["get", "customresourcedefinitions", kind, *_]:
+                return subprocess.CompletedProcess(words, 0, kind if self.operations else "", "")
+            case ["get", "nodeoperations.kgpu.dev", *_]:
+                found = {"items": [{"metadata": {"name": name}, **of} for name, of in self.operations.items()]}
+            case ["delete", "nodeoperations.kgpu.dev", name, *_]:
+                del self.operations[name]
+                found = {}
             case ["get", "nodes", *_]:
                 chosen = self.node_labels if DEVICE_PLUGIN_CONFIG_LABEL in self.node_labels else None
-                found: Any = _items({"gpu-node-1": chosen} if chosen else {})
+                found = _items({"gpu-node-1": chosen} if chosen else {})
             case ["get", "namespaces", *_]:
                 found = _items(dict.fromkeys(self.namespaces))
             case ["get", "configmap", name, *_] if name == CONFIG:

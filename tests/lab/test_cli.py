@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from kgpu.cli.main import main
 from kgpu.hw.simulator import build as hw_build
+from kgpu.lab import find
+from kgpu.lab.embedded.lab import EmbeddedLab
+from kgpu.lab.embedded.model import FirstNode
+from kgpu.lab.progress import QuietProgress
 from kgpu.lab.real import build, cluster, hosttools, kgpu_image
 from kgpu.lab.scenarios import model
 
@@ -118,6 +123,40 @@ def test_interrupted_up_tells_what_is_left(capsys: pytest.CaptureFixture[str], m
     message = capsys.readouterr().err
     assert "kgpu lab up --real --gpus 4 --name x" in message
     assert "kgpu lab down --name x" in message
+
+
+ASKED = (
+    "--no-node",
+    "--profile gaudi3 --gpus 2 --no-agent --operator --feature-gates DRADeviceTaintRules=true",
+    "--profile l4 --operator --data /tmp/kept --port 45678",
+    "--driver container --no-agent --operator",
+)
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_up_that_was_interrupted_before_anything_was_written_goes_on_with_all_that_was_asked_for(
+    asked: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(_: EmbeddedLab) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(EmbeddedLab, "up", stopped)
+    assert main(["kgpu", "lab", "up", *asked.split(), "--name", "x"]) == 130
+    (told,) = re.findall(r"go on: +kgpu lab up (.*) --name x$", capsys.readouterr().err, re.MULTILINE)
+    options = [set(re.findall(r"--[a-z-]+(?: [^-]\S*)?", words)) for words in (told, asked)]
+    assert options[0] == options[1]
+
+
+def test_an_operator_that_was_asked_for_is_known_to_the_next_command_however_early_the_interrupt_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(EmbeddedLab, "_spawn", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        EmbeddedLab("x", tmp_path / "x", QuietProgress(), first=FirstNode(profile="gaudi3"), operator=True).up()
+    assert find.find("x", tmp_path / "x").about.up_words == ("--profile", "gaudi3", "--operator")
 
 
 def test_advice_names_commands_that_exist(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,3 +114,7 @@ def test_stories_use_the_node_with_most_whole_gpus(tmp_path: Path) -> None:
     (first,) = manage.add(tmp_path, "hgx-h100", gpus=4, name_prefix="gpu-node")
     agents.make_hardware(manage.listing(tmp_path)[first], tmp_path / "nodes" / first / "hw")
     assert manage.story_node(tmp_path) == first
+    (other,) = manage.add(tmp_path, "gaudi3")
+    agents.make_hardware(manage.listing(tmp_path)[other], tmp_path / "nodes" / other / "hw")
+    chosen = [manage.story_node(tmp_path, vendor) for vendor in ("", "nvidia", "gaudi")]
+    assert chosen == [other, first, other]

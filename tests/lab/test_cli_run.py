@@ -10,11 +10,15 @@ import pytest
 from kgpu.base.errors import LabError
 from kgpu.cli import lab, lab_run
 from kgpu.cli.main import main
-from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL
+from kgpu.formats import gpu_report
+from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL, REMEDIATION_REQUESTER
 from kgpu.hw.simulator import operate
 from kgpu.hw.simulator.create import create_root
+from kgpu.lab import reset as lab_reset
+from kgpu.lab.nodes import agents
+from kgpu.lab.nodes.spec import NodeSpec
 from kgpu.lab.port import EMBEDDED, REAL, NodeHardware
-from kgpu.lab.scenarios.model import parse
+from kgpu.lab.scenarios.model import bundled, parse
 from kgpu.lab.scenarios.run import CommandOutput
 from tests.lab.fake_lab import FakeLab, ground_config
 
@@ -84,7 +88,7 @@ def test_a_step_that_is_not_as_expected_is_code_3_and_shows_the_events(
     out = capsys.readouterr().out
     assert "WRONG  look" in out
     assert "what happened" in out
-    assert "tiny: NOT as expected, 1 steps" in out
+    assert "tiny: NOT as expected, 1 step in" in out
 
 
 @pytest.mark.parametrize("up", [False, True])
@@ -99,8 +103,8 @@ def test_conform_takes_down_what_it_brought_up_and_nothing_else(
     expected = ["play"] if up else ["up", "play"] if keep else ["up", "play", "down"]
     assert [labs[kind].happened for kind in (EMBEDDED, REAL)] == [expected] * 2
     out = capsys.readouterr().out
-    assert re.search(r"^tiny: no difference in 1 steps \(embedded \d+\.\d s, real \d+\.\d s\)$", out, re.MULTILINE)
-    assert "1 scenarios on both labs: no difference" in out
+    assert re.search(r"^tiny: no difference in 1 step \(embedded \d+\.\d s, real \d+\.\d s\)$", out, re.MULTILINE)
+    assert "1 scenario on both labs: no difference" in out
 
 
 def test_conform_tells_where_two_labs_differ(
@@ -110,7 +114,7 @@ def test_conform_tells_where_two_labs_differ(
     labs[REAL].playing.answers = {"kubectl get nodes": [CommandOutput(0, "n2 Ready")]}
     assert main(["kgpu", "lab", "conform", story]) == 3
     out = capsys.readouterr().out
-    assert "tiny: 1 step differs in 1 steps" in out
+    assert "tiny: 1 step differs in 1 step (" in out
     assert "$ kubectl get nodes" in out
     assert "n2 Ready" in out
 
@@ -127,6 +131,42 @@ def test_conform_plays_all_of_kgpus_scenarios_where_none_is_named(
     assert main(["kgpu", "lab", "conform"]) == 0
     assert f"{len(model.bundled())} scenarios on both labs" in capsys.readouterr().out
     assert labs[REAL].happened == ["play"] * len(model.bundled())
+
+
+# nodes that a scenario is not for
+
+
+def machine(name: str, profile: str, folder: Path) -> NodeHardware:
+    root = folder / name
+    agents.make_hardware(NodeSpec(name=name, profile=profile), root)
+    return NodeHardware(node=name, root=root)
+
+
+def test_a_scenario_is_refused_at_once_where_no_node_is_of_its_vendor(
+    labs: dict[str, FakeLab], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labs[""] = there = FakeLab(hardware=(machine("gpu-node-1", "gaudi3", tmp_path),))
+    for known in bundled():
+        assert main(["kgpu", "lab", "run", known]) == 2
+        said = capsys.readouterr().err
+        assert f"{known} needs a node with 8 accelerators of NVIDIA: gpu-node-1 has 8 of Intel Gaudi" in said
+        assert "kgpu lab node add hgx-h100 --wait" in said
+    assert there.happened == []
+
+
+def test_a_scenario_of_yours_may_say_whose_accelerators_it_is_about(
+    labs: dict[str, FakeLab], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labs[""] = there = FakeLab(hardware=(machine("gpu-node-1", "gaudi3", tmp_path),))
+    there.playing.answers = {"kubectl get nodes": [CommandOutput(0, "n1 Ready")]}
+    file = tmp_path / "mine.yaml"
+    for vendor, code in (("gaudi", 0), ("amd", 2), ("gaudy", 2)):
+        file.write_text(f"vendor: {vendor}\n{STORY.format(name='mine')}")
+        assert main(["kgpu", "lab", "run", str(file)]) == code
+    assert there.happened == ["play"]
+    said = capsys.readouterr().err
+    assert "the scenario mine needs a node with 1 accelerator of AMD: gpu-node-1 has 8 of Intel Gaudi" in said
+    assert 'vendor "gaudy"; did you mean "gaudi"' in said
 
 
 # run-a-lab.md: put it back
@@ -151,6 +191,33 @@ def test_reset_puts_back_the_device_plugins_configuration_and_nothing_of_yours(
     assert there.namespaces == ["default", "gpu-operator", "demo-of-mine", "mine"]
     assert main(["kgpu", "lab", "reset"]) == 0
     assert "Nothing to do" in capsys.readouterr().out
+
+
+def operation(by: str, result: str = "") -> dict[str, dict[str, str]]:
+    return {"spec": {"requestedBy": by, "nodeName": "gpu-node-1"}, "status": {"result": result}}
+
+
+def test_reset_ends_repairs_that_faults_have_called_for_once_no_agent_calls_for_them(
+    labs: dict[str, FakeLab], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = labs[""]
+    there.operations = {
+        "by-a-fault": operation(REMEDIATION_REQUESTER),
+        "by-a-fault-and-over": operation(REMEDIATION_REQUESTER, "Succeeded"),
+        "by-a-person": operation("jane"),
+    }
+    ill = gpu_report.report([gpu_report.ReportedGpu(uuid="GPU-1", what="it is lost")], count=8)
+    there.reports = [*map(gpu_report.encode, (ill, ill)), gpu_report.encode(gpu_report.report([], count=8))]
+    assert main(["kgpu", "lab", "reset"]) == 0
+    assert "  was: node gpu-node-1: operation by-a-fault, which a fault called for\n" in capsys.readouterr().out
+    assert list(there.operations) == ["by-a-fault-and-over", "by-a-person"]
+    assert len(there.reports) == 1
+    there.operations["again"] = operation(REMEDIATION_REQUESTER)
+    there.reports = [gpu_report.encode(ill)]
+    monkeypatch.setattr(lab_reset, "WELL_S", 0.0)
+    assert main(["kgpu", "lab", "reset"]) == 2
+    assert "the agent of gpu-node-1 still calls for a repair" in capsys.readouterr().err
+    assert "again" in there.operations
 
 
 def test_reset_makes_a_configuration_that_is_gone(labs: dict[str, FakeLab]) -> None:

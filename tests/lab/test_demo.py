@@ -114,7 +114,7 @@ def test_every_story_is_as_expected_and_kept_it_stays_until_somebody_takes_it_do
     assert told.count(", as expected") == len(demo.stories())
     assert "4 nodes joined" in told
     assert "7 nvidia.com/mig-1g.10gb" in told
-    assert "kgpu lab hw inject --root" in told
+    assert "kgpu lab hw inject --node" in told
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -17,6 +17,7 @@ from kgpu.hw.simulator import operate
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.nodes.machine import PLUGINS
+from kgpu.lab.nodes.manage import hw_root
 from kgpu.lab.progress import QuietProgress
 from tests import polling
 from tests.lab import asking
@@ -28,20 +29,21 @@ MIG = "mig.nvidia.com"
 
 
 class DraNode:
-    """A lab with one node, whose agent is the role ``dra``, usually with slices that are made for claims."""
+    """A lab's only node, or the one of this ``name``; its agent is the role ``dra``, usually with slices that are made
+    for claims.
+    """
 
-    def __init__(self, lab: EmbeddedLab, folder: Path, *, gates: str = "DynamicMIG=true") -> None:
+    def __init__(self, lab: EmbeddedLab, folder: Path, *, gates: str = "DynamicMIG=true", name: str = "") -> None:
         self.lab = lab
-        (hardware,) = lab.hardware()
-        self.root = hardware.root
+        self.root = hw_root(lab.folder, name) if name else lab.hardware()[0].root
         self.folder = folder
         node = self.root.parent
-        words = [
+        self.words = [
             sys.executable, "-m", "kgpu", "agent", "--roles", "dra,health", "--root", str(self.root),
             "--driver-root", str(self.root), "--kubeconfig", str(lab.kubeconfig), "--node-name", node.name,
             "--state-dir", str(folder / "state"), "--kubelet-socket", str(node / PLUGINS / "kubelet.sock"),
         ]  # fmt: skip
-        env = {
+        self.env = {
             **os.environ,
             ENV_HW_STATE: str(self.root / "state"),
             ENV_RUN_DIR: str(folder / "run"),
@@ -50,12 +52,21 @@ class DraNode:
             "CDI_ROOT": str(node / "cdi"),
             "FEATURE_GATES": gates,
         }
-        with (folder / "agent.log").open("wb") as out:
-            self.process = subprocess.Popen(words, stdout=out, stderr=out, env=env)
+        self.process = self.begin()
+
+    def begin(self) -> subprocess.Popen[bytes]:
+        with (self.folder / "agent.log").open("ab") as out:
+            return subprocess.Popen(self.words, stdout=out, stderr=out, env=self.env)
 
     def end(self) -> None:
         self.process.terminate()
         self.process.wait()
+
+    def kill(self) -> None:
+        """Kill the agent at once, and start it again."""
+        self.process.kill()
+        self.process.wait()
+        self.process = self.begin()
 
     def ask(self, path: str) -> Any:
         return asking.read(self.lab.kubeconfig, path)
@@ -129,9 +140,9 @@ def template(name: str, of: str, cel: str, count: int = 1) -> Object:
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": metadata, "spec": spec}
 
 
-def pod(name: str, *, of: str = "", gpus: int = 0) -> Object:
+def pod(name: str, *, of: str = "", gpus: int = 0, command: str = "nvidia-smi -L") -> Object:
     container: Object = {
-        "name": "c", "image": "busybox", "command": ["sh", "-c", "nvidia-smi -L; exec sleep 3600"],
+        "name": "c", "image": "busybox", "command": ["sh", "-c", f"{command}; exec sleep 3600"],
         "resources": {"claims": [{"name": "mine"}]} if of else {"limits": {"nvidia.com/gpu": gpus}},
     }  # fmt: skip
     spec: Object = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container]}

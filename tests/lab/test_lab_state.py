@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import ipaddress
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 from kgpu.base.errors import LabError
-from kgpu.hw.simulator import operate
+from kgpu.hw.simulator import operate, processes
 from kgpu.hw.simulator.create import create_root
 from kgpu.lab import common, reset
+from kgpu.lab.port import NodeHardware
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import build, cluster, devices
 
@@ -62,6 +64,33 @@ def test_leftovers_of_the_hardware_are_named(sim_libs: Path, tmp_path: Path) -> 
     assert "the node's driver: hang" in lines
     assert "GPU 7: xid 79" in lines
     operate.clear(root)
+    assert reset.hardware_leftovers(operate.snapshot(root)) == []
+
+
+def test_loads_by_hand_and_a_moved_clock_are_named_and_ended(sim_libs: Path, tmp_path: Path) -> None:
+    del sim_libs
+    root = create_root("hgx-h100", tmp_path / "hw")
+    operate.set_values(root, {"clock-rate": 60})
+    operate.set_values(root, {"clock-ahead": 86400})
+    operate.set_values(root, {"utilization": 80}, gpu=1)
+    processes.add(root, 0, pid=4711, load="train")
+    processes.add(root, 0, pid=4712, memory_mib=100)
+    clock, *lines = reset.hardware_leftovers(operate.snapshot(root))
+    assert re.fullmatch(r"the node's clock: \d+ s ahead, 60 s in a second", clock)
+    assert lines == [
+        "GPU 0: process 4711 with the load train, put there by hand", "GPU 0: process 4712, put there by hand",
+        "GPU 1: a load of 80 % that was set by hand",
+    ]  # fmt: skip
+    reset.repair(NodeHardware(node="gpu-node-1", root=root))
+    assert reset.hardware_leftovers(operate.snapshot(root)) == []
+
+
+@pytest.mark.parametrize("profile", ["mi210", "gaudi2"])
+def test_processes_by_hand_on_other_vendors_nodes_are_ended(tmp_path: Path, profile: str) -> None:
+    root = create_root(profile, tmp_path / "hw")
+    processes.add(root, 1, pid=4711, memory_mib=100)
+    assert reset.hardware_leftovers(operate.snapshot(root)) == ["GPU 1: process 4711, put there by hand"]
+    reset.repair(NodeHardware(node="gpu-node-1", root=root))
     assert reset.hardware_leftovers(operate.snapshot(root)) == []
 
 

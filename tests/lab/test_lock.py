@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from pathlib import Path
@@ -53,6 +54,33 @@ def test_who_waited_for_a_lab_that_went_has_the_new_lock(tmp_path: Path) -> None
         thread.join(20)
     assert most == [1, 1, 1, 1]
     assert not folder.exists()
+
+
+def test_a_folder_that_comes_and_goes_is_never_taken_for_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_POLL_S", 0.0001)
+    before = sys.getswitchinterval()
+    failed: list[LabError] = []
+
+    def enter(name: str) -> None:
+        for _ in range(60):
+            try:
+                with lock.held(tmp_path / "lab", name, wait_s=60):
+                    lock.release_folder(tmp_path / "lab")
+            except LabError as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=enter, args=(str(number),)) for number in range(8)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(before)
+    assert failed == []
 
 
 def test_a_link_to_nowhere_ends(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from kgpu.formats.names import (
     VALIDATED_CONDITION,
 )
 from kgpu.hw.simulator import operate
+from kgpu.hw.vendor import vendors
 from kgpu.lab import operator
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
@@ -78,6 +79,15 @@ def fleet(kubectl: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Em
         lab.down()
 
 
+@pytest.fixture(autouse=True)
+def faults_end_with_their_test(fleet: EmbeddedLab) -> Iterator[None]:
+    """So that a test which fails takes no other along."""
+    yield
+    for name in GPUS:
+        operate.clear(fleet.nodes / name / "hw")
+    run_kubectl(fleet, "delete", "nodeoperations", "--all")
+
+
 def get(lab: EmbeddedLab, *words: str) -> Object:
     found: Object = asking.get(lab.kubeconfig, *words)
     return found
@@ -122,9 +132,9 @@ def on_nodes(lab: EmbeddedLab) -> dict[str, set[str]]:
 def test_the_readme_shows_the_table_that_this_lab_has(fleet: EmbeddedLab) -> None:
     settled(fleet)
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    table = readme.partition("\nGPU node ")[2].partition("\nswitched off")[0].splitlines()
+    table = readme.partition("\nnode ")[2].partition("\nswitched off")[0].splitlines()
     assert len(table) == 4
-    wanted = [f"GPU node {table[0]}", *table[2:]]
+    wanted = [f"node {table[0]}", *table[2:]]
     command = [sys.executable, "-m", "kgpu", "status", "--kubeconfig", str(fleet.kubeconfig)]
 
     def shown() -> list[str]:
@@ -193,6 +203,39 @@ def test_top_finds_the_exporters_and_shows_who_uses_what(fleet: EmbeddedLab) -> 
         )
     finally:
         run_kubectl(fleet, "delete", "pod", "user", "--wait=true")
+
+
+def test_a_pod_that_trains_is_busy_and_warm_in_top_and_idle_seconds_after_it_is_gone(fleet: EmbeddedLab) -> None:
+    settled(fleet)
+    command = [sys.executable, "-m", "kgpu", "top", "-o", "json", "--kubeconfig", str(fleet.kubeconfig)]
+    labels = {"app": "train"}
+    container = {
+        "name": "train", "image": "nvcr.io/nvidia/pytorch:24.01-py3", "command": ["gpu-load"],
+        "resources": {"limits": {GPU_RESOURCE: 1}},
+    }  # fmt: skip
+    pod = {"nodeSelector": {"kubernetes.io/hostname": "l4-1"}, "terminationGracePeriodSeconds": 1}
+    template = {"metadata": {"labels": labels}, "spec": {**pod, "containers": [container]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    train = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "train"}, "spec": spec}
+
+    def gpus() -> list[Object]:
+        told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+        return next((node["gpus"] for node in told["nodes"] if node["hostname"] == "l4-1"), [])
+
+    def busy(gpu: Object) -> bool:
+        warm = gpu["power.draw"] > 40 and gpu["temperature.gpu"] > 45
+        return bool(gpu["utilization.gpu"] >= 90 and gpu["memory.used"] > 15_000 and warm)
+
+    def idle(gpu: Object) -> bool:
+        return bool(gpu["utilization.gpu"] == 0 and gpu["memory.used"] < 1000 and gpu["power.draw"] < 20)
+
+    run_kubectl(fleet, "apply", "-f", "-", stdin=json.dumps(train))
+    try:
+        until(fleet, lambda: [busy(gpu) for gpu in gpus() if gpu["pods"]] == [True], "top shows the GPU at work")
+        assert [idle(gpu) for gpu in gpus() if not gpu["pods"]] == [True], "and no other"
+    finally:
+        run_kubectl(fleet, "delete", "deployment", "train", "--wait=true")
+    until(fleet, lambda: [idle(gpu) for gpu in gpus()] == [True, True], "both GPUs are idle again")
 
 
 def test_a_label_takes_the_gpus_of_one_node_away(fleet: EmbeddedLab) -> None:
@@ -337,9 +380,8 @@ def test_a_lost_gpu_is_repaired_by_itself_where_that_is_wanted(fleet: EmbeddedLa
     def suggested() -> list[Object]:
         return [obj for obj in get(fleet, "nodeoperations")["items"] if obj.get("status")]
 
-    until(fleet, lambda: bool(suggested()), "a suggestion")
+    until(fleet, lambda: [obj["status"]["reason"] for obj in suggested()] == ["WaitsForApproval"], "a suggestion")
     (operation,) = suggested()
-    assert operation["status"]["reason"] == "WaitsForApproval"
     assert "GPU 0" in operation["spec"]["reason"]
     assert "unschedulable" not in get(fleet, "node", "l4-1")["spec"]
     run_kubectl(fleet, "delete", "nodeoperations", "--all")
@@ -551,6 +593,12 @@ def test_the_objects_are_what_the_chart_makes() -> None:
     tool = Path(__file__).parents[2] / "tools" / "lab_operator.py"
     done = subprocess.run([sys.executable, str(tool), "--check"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def test_nodes_of_every_vendor_are_served() -> None:
+    deployment = next(one for one in operator.objects() if one["kind"] == "Deployment")
+    env = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert set(next(one["value"] for one in env if one["name"] == "KGPU_VENDORS").split(",")) == set(vendors())
 
 
 def test_every_object_is_of_a_kind_that_is_served_or_defined() -> None:

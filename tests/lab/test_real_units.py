@@ -318,7 +318,9 @@ def _read_archive(raw: bytes) -> dict[str, bytes]:
 
 
 def test_archives_are_reproducible_and_consistent() -> None:
-    [base, *samples] = images.cuda_images(b"bb", ["sh", "busybox"], {"/lib64/ld.so": b"ld"}, b"prog")
+    [base, *samples] = images.cuda_images(
+        b"bb", ["sh", "busybox"], {"/lib64/ld.so": b"ld"}, {"artifact:vectoradd": b"prog", "artifact:gpu-load": b"load"}
+    )
     raw = images.oci_archive(*samples, architecture="amd64")
     assert raw == images.oci_archive(*samples, architecture="amd64")
     files = _read_archive(raw)
@@ -335,7 +337,7 @@ def test_archives_are_reproducible_and_consistent() -> None:
 
 
 def test_image_folders_are_made_before_what_is_in_them_and_links_are_not_shadowed() -> None:
-    [base] = images.cuda_images(b"bb", ["sh"], {"/lib64/ld.so": b"ld", "/lib/a/libc.so.6": b"c"}, None)
+    [base] = images.cuda_images(b"bb", ["sh"], {"/lib64/ld.so": b"ld", "/lib/a/libc.so.6": b"c"}, {})
     with tarfile.open(fileobj=io.BytesIO(images.layer_tar(base.files))) as tar:
         members = tar.getmembers()
     kinds = {member.name: member for member in members}
@@ -458,8 +460,13 @@ def test_progress_tells_what_took_how_long_and_what_failed() -> None:
     progress = PlainProgress(out, heartbeat_s=0.01)
     with pytest.raises(RuntimeError), progress.step("bad thing"):
         raise RuntimeError
+    with pytest.raises(KeyboardInterrupt), progress.step("thing of somebody in a hurry"):
+        raise KeyboardInterrupt
     with progress.step("good thing"):
         while "so far" not in out.getvalue():
             pass
-    assert "failed after" in out.getvalue()
+    assert out.getvalue().splitlines()[:2] == [
+        "  failed after 0 s: bad thing",
+        "  interrupted after 0 s: thing of somebody in a hurry",
+    ]
     assert "good thing: " in out.getvalue().splitlines()[-1]

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kgpu.formats.names import ENV_SIMULATED_LOAD
+from kgpu.hw.simulator.load_profiles import LOADS
 from kgpu.kube.port import Object
 from kgpu.lab import samples
 from kgpu.lab.nodes import runtime, starter
@@ -39,6 +41,33 @@ def test_what_needs_a_network_of_its_own_is_stood_in_for_where_there_is_none(
     assert starter.is_process(OWN_NETWORKS, container) is process
     assert starter.is_process(Runtime(NAMESPACES), container) is without
     assert starter.is_process(Runtime(PLAIN, networks=True), container) is without
+
+
+@pytest.mark.parametrize(
+    ("image", "load"),
+    [
+        ("nvcr.io/nvidia/pytorch:24.01-py3", "train"),
+        ("nvcr.io/nvidia/tritonserver:24.01-py3", "inference"),
+        ("quay.io/jupyter/pytorch-notebook:cuda12-latest", "notebook"),
+        ("kubeflownotebookswg/jupyter-pytorch-cuda-full:v1.9", "notebook"),
+        ("jupyterhub/k8s-singleuser-sample:4.0", "notebook"),
+        ("nvidia/cuda:12.5.0-base-ubuntu22.04", None),
+        ("nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0", None),
+    ],
+)
+def test_what_a_sample_loads(image: str, load: str | None) -> None:
+    found = samples.find(image)
+    assert found is not None
+    assert found.env.get(ENV_SIMULATED_LOAD) == load
+    assert load is None or load in LOADS
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["kubeflownotebookswg/notebook-controller:v1.9", "jupyterhub/k8s-hub:4.0", "jupyterhub/configurable-http-proxy"],
+)
+def test_what_goes_with_notebooks_is_none(image: str) -> None:
+    assert samples.find(image) is None
 
 
 def test_a_program_that_was_not_built_is_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> None:

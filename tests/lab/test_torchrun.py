@@ -118,6 +118,31 @@ def test_a_node_that_counts_otherwise_is_sent_away(begin: Begin) -> None:
     assert first.poll() is None
 
 
+def test_training_lasts_as_long_as_it_is_told(begin: Begin, tmp_path: Path) -> None:
+    load = tmp_path / "gpu-load"
+    load.write_text('#!/bin/sh\necho "gpu-load $*"; [ "$2" != 7 ]\n')
+    load.chmod(0o755)
+    seconds = lambda value: said(begin(0, "--standalone", env={"KGPU_SIMULATED_SECONDS": value}))  # noqa: E731
+    code, text = seconds("5")
+    assert (code, text.splitlines()[-2:]) == (0, ["gpu-load --seconds 5", "training finished on 2 ranks"])
+    assert seconds("7")[0] == 1, "the GPU could not be had"
+    assert (seconds("0")[0], "gpu-load" in seconds("")[1]) == (0, False)
+    code, text = seconds("5m")
+    assert (code, "KGPU_SIMULATED_SECONDS=5m is not a number" in text, "finished" in text) == (1, True, False)
+
+
+def test_a_run_that_is_ended_ends_its_load(begin: Begin, tmp_path: Path) -> None:
+    load = tmp_path / "gpu-load"
+    load.write_text("#!/bin/sh\necho loaded; exec sleep 600\n")
+    load.chmod(0o755)
+    process = begin(0, "--standalone", env={"KGPU_SIMULATED_SECONDS": "600"})
+    assert process.stdout is not None
+    assert any(line == "loaded\n" for line in iter(process.stdout.readline, ""))
+    process.terminate()
+    assert process.wait(timeout=30) == 143
+    assert process.stdout.read() == "", "nobody has it open any more"
+
+
 def test_one_node_needs_nobody_and_another_backend_is_refused(begin: Begin) -> None:
     assert said(begin(0, "--standalone"))[1].endswith("training finished on 2 ranks\n")
     code, text = said(begin(0, "--nnodes=2", "--rdzv-backend=c10d"))

@@ -7,12 +7,14 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from kgpu.base.files import write_atomic
+from kgpu.base.metric_text import page
 from kgpu.base.times import stamp_of
 from kgpu.formats import yaml
 from kgpu.formats.crd.nodeoperation import NodeOperationSpec, NodeOperationStatus
@@ -26,6 +28,7 @@ from kgpu.monitoring.records import RECORDS
 from kgpu.operations.metrics import figures
 from kgpu.operations.model import Operation
 from kgpu.operator.metrics import OperatorFigures
+from kgpu.usage.wasted import HOUR_US, WastedCounters, metric_lines
 from tests.monitoring.world import (
     Kubelet,
     Node,
@@ -108,9 +111,19 @@ def state_metrics(*, well: bool) -> str:
     return f"kube_node_status_capacity{{{about}}} 8\nkube_node_status_allocatable{{{about}}} {8 if well else 7}\n"
 
 
+def wasted_page(since: float, *, well: bool) -> str:
+    """As kgpu-usage counts: a GPU that is free, or three that team-a holds."""
+    counters = WastedCounters(since_us=0)
+    hours = int((time.time() - since) * HOUR_US / 3600)
+    for reason, namespace, gpus in (("free", "", 1), ("held-idle", "team-a", 0 if well else 3)):
+        counters.add(reason, namespace, hours * gpus, 3_060_000, "USD")
+    return page(metric_lines(counters))
+
+
 def set_pages(pages: Pages, *, well: bool) -> None:
     pages.texts = {
         "/operator": operator_page(well=well), "/node": node_page(well=well), "/state": state_metrics(well=well),
+        "/usage": partial(wasted_page, time.time(), well=well),
     }  # fmt: skip
 
 
@@ -181,6 +194,7 @@ def config(folder: Path, nodes: dict[str, Node], pages: Pages) -> dict[str, obje
     for job, path, monitor in (
         ("gpu-operator", "/operator", monitors["gpu-operator"]),
         ("nvidia-node-status-exporter", "/node", monitors["nvidia-node-status-exporter"]),
+        ("kgpu-usage", "/usage", monitors["kgpu-usage"]),
     ):
         made = scrape_config(monitor, {"n1": (f"127.0.0.1:{pages.port}", "pod")})
         others.append({**made, "job_name": job, "metrics_path": path})
@@ -305,7 +319,7 @@ FAULTS: tuple[tuple[Step, tuple[str, ...], Step | None], ...] = (
     (driver_gone("n5"), ("GPUDriverSilent", "GPUMetricsStale"), None),
     (counters("no line of it is good\n"), ("GPUCountersRefused",), counters(GOOD)),
     (lambda world: set_pages(world.pages, well=False),
-     ("GPUNotAllocatable", *(alert.name for alert in ALERTS if alert.group in OF_PAGES)),
+     ("GPUNotAllocatable", "GPUHoursWasted", *(alert.name for alert in ALERTS if alert.group in OF_PAGES)),
      lambda world: set_pages(world.pages, well=True)),
 )  # fmt: skip
 

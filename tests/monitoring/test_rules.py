@@ -126,6 +126,10 @@ def operation(metric: str, values: str, more: str = "") -> dict[str, str]:
     return {f'kgpu_node_operation_{metric}{{{about},pod="{pod}"}}': values for pod in ("a", "b")}
 
 
+def wasted(reason: str, values: str) -> dict[str, str]:
+    return {f'kgpu_wasted_gpu_hours_total{{reason="{reason}",namespace="a"}}': values}
+
+
 FULL = gpu("DCGM_FI_DEV_FB_USED", "97x120") | gpu("DCGM_FI_DEV_FB_FREE", "3x120")
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 XIDS = "DCGM_EXP_XID_ERRORS_COUNT"
@@ -143,6 +147,10 @@ STORIES = (
     Story("GPUIdle", gpu(UTIL, "4x50 6 4x60"), "1h", fires=False),
     Story("GPUIdle", gpu("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "0.01x120", 'GPU_I_ID="7"'), "1h",
           {**HERE, "GPU_I_ID": "7"}),
+    Story("GPUHoursWasted", wasted("held-idle", "0+0.05x200") | wasted("hung", "0+0.05x200"), "185m", {"namespace": "a"}),
+    Story("GPUHoursWasted", wasted("held-idle", "0+0.05x200") | wasted("hung", "0+0.05x200"), "115m", fires=False),
+    Story("GPUHoursWasted", wasted("held-idle", "0+0.014x200"), "190m", fires=False),
+    Story("GPUHoursWasted", wasted("free", "0+0.05x200") | wasted("down", "0+0.05x200"), "190m", fires=False),
     Story("GPUNodeIdle", gpu(UTIL, "4x120"), "30m", NODE),
     Story("GPUNodeIdle", gpu(UTIL, "4x120") | {f'{UTIL}{{gpu="1",node="n1",hostname="n1"}}': "50x120"}, "30m",
           fires=False),

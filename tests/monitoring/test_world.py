@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.monitoring.world import Prometheus, closing, free_port, until
+from tests.monitoring.world import Prometheus, closing, until
+from tests.ports import free_port
 
 SLOW = """#!{python}
 # Listens like a Prometheus that still reads its data: 503 until the file "ready" is there.

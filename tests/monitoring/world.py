@@ -16,7 +16,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -36,6 +35,7 @@ from kgpu.operator.model import Monitoring, ObservedCluster
 from kgpu.operator.openshift import OpenShift
 from tests import polling
 from tests.operator.objects.scenes import MONITORING, SETTINGS, Case, policy
+from tests.ports import free_port
 
 Object = dict[str, Any]
 FACTOR: Final = 600
@@ -56,7 +56,7 @@ def rendered() -> tuple[Object, ...]:
     )
     # Nobody waits three minutes here.
     monitoring = Monitoring(alerts=adjusted({"GPUMetricsStale": {"threshold": 4}}))
-    settings = dataclasses.replace(SETTINGS, monitoring=monitoring)
+    settings = dataclasses.replace(SETTINGS, monitoring=monitoring, usage=True)
     observed = ObservedCluster(kinds=MONITORING, openshift=OpenShift())  # there are alerts that only OpenShift has
     return Case(policy=policy(spec), settings=settings, observed=observed).rendered().objects
 
@@ -81,22 +81,6 @@ def shortened(groups: list[Object]) -> list[Object]:
 def until(what: str, true: Callable[[], object], *, seconds: float = DEADLINE_S) -> None:
     """Wait for a condition."""
     assert polling.holds(true, seconds=seconds, pause=0.25), f"not within {seconds:g} s: {what}"
-
-
-_KEPT: Final[list[socket.socket]] = []
-
-
-def free_port() -> int:
-    """A port that nobody else is given before it is listened on, nor while a program on it is started again.
-
-    It stays bound by this process, which keeps all from it but those that name it and may reuse an address, as the
-    programs of these tests do.
-    """
-    found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    found.bind(("127.0.0.1", 0))
-    _KEPT.append(found)
-    return int(found.getsockname()[1])
 
 
 def kgpu(*words: str) -> str:

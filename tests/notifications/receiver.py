@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,7 +79,7 @@ class LocalReceiver:
 
 @contextlib.asynccontextmanager
 async def receiving(
-    *answers: bytes, drip: float = 0.0, context: ssl.SSLContext | None = None
+    *answers: bytes, drip: float = 0.0, context: ssl.SSLContext | None = None, host: str = "127.0.0.1"
 ) -> AsyncIterator[LocalReceiver]:
     """A receiver that listens for the length of the block."""
     receiver = LocalReceiver(list(answers) or [status(200)], drip=drip)
@@ -89,7 +90,7 @@ async def receiving(
         connections.add(connection)
         connection.add_done_callback(connections.discard)
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=context)
+    server = await asyncio.start_server(accept, host, 0, ssl=context)
     receiver.port = server.sockets[0].getsockname()[1]
     try:
         yield receiver
@@ -99,3 +100,32 @@ async def receiving(
             connection.cancel()
         if connections:
             await asyncio.wait(connections)
+
+
+@contextlib.contextmanager
+def receiving_beside(*answers: bytes, host: str) -> Iterator[LocalReceiver]:
+    """The same in a thread, for tests without a loop. ``got`` is read as it is."""
+    there, over = threading.Event(), threading.Event()
+    found: list[LocalReceiver] = []
+
+    async def serve() -> None:
+        async with receiving(*answers, host=host) as receiver:
+            found.append(receiver)
+            there.set()
+            await asyncio.to_thread(over.wait)
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        finally:
+            there.set()
+
+    thread = threading.Thread(target=run, name="receiver", daemon=True)
+    thread.start()
+    try:
+        there.wait()
+        assert found, f"nothing can listen at {host}"
+        yield found[0]
+    finally:
+        over.set()
+        thread.join()

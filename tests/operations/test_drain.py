@@ -223,6 +223,6 @@ def test_which_pods_use_gpus(resource: str, uses: bool, kind: str) -> None:
      ("initContainers", {}, "1", False), ("containers", {}, "0", False), ("containers", {}, 0, False)],
 )  # fmt: skip
 def test_which_pods_the_kubelet_names_with_devices(kind: str, row: Mapping[str, str], count: Any, has: bool) -> None:
-    for resource, ours in (("nvidia.com/mig-1g.10gb", True), ("amd.com/gpu", False), ("cpu", False)):
+    for resource, ours in (("nvidia.com/mig-1g.10gb", True), ("amd.com/cpx_nps4", True), ("cpu", False)):
         asks = {"name": "c", "resources": {"limits": {resource: count}}, **row}
         assert read_pod({"metadata": {"name": "p"}, "spec": {kind: [asks]}}).has_devices is (has and ours)

@@ -16,6 +16,7 @@ from kgpu.operator.labels import deploy
 from kgpu.operator.model import Allocation, NodeLayout, ObservedCluster, OperatorSettings
 from kgpu.operator.overview import overview
 from kgpu.operator.plan import plan
+from tests.operator.test_vendors import other_node
 from tests.operator.world import (
     HOST_DRIVER,
     SETTINGS,
@@ -169,6 +170,16 @@ def test_the_label_alone_changes_nothing_and_says_so() -> None:
     assert condition_of(plan(observed, SETTINGS), "DRADriverReady")["reason"] == "Disabled"
 
 
+@pytest.mark.parametrize("vendor", [names.AMD, names.GAUDI])
+@pytest.mark.parametrize(("label", "reason"), [("draa", "InvalidAllocation"), ("dra", "ClaimsSwitchedOff")])
+def test_nodes_of_every_vendor_are_told(vendor: str, label: str, reason: str) -> None:
+    node = other_node(vendor=vendor)
+    node["metadata"]["labels"][LABEL] = label
+    observed = with_claims(node, settings=SETTINGS)
+    assert [advice.reason for advice in plan(observed, SETTINGS).advice if LABEL in advice.what] == [reason]
+    assert [one.reason for one in overview(observed, SETTINGS).problems if LABEL in one.what] == [reason]
+
+
 def test_without_the_api_the_device_plugin_goes_on_and_it_is_told_what_is_missing() -> None:
     observed = with_claims(healthy_node(labels={LABEL: "dra"}), kinds=frozenset(), kube_version=(1, 33))
     (advice,) = told(observed, CLAIMS, "ClaimsNotServed")
@@ -227,8 +238,11 @@ def test_gates_reach_the_driver_and_the_host_folders_its_pod() -> None:
     assert folder == "/var/lib/k0s/kubelet/plugins"
     assert env["KUBELET_REGISTRAR_DIRECTORY_PATH"] == "/var/lib/k0s/kubelet/plugins_registry"
     mounts = {one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
-    assert {f"{folder}/gpu.nvidia.com", env["KUBELET_REGISTRAR_DIRECTORY_PATH"], "/var/run/cdi"} <= mounts
-    assert {"/var/lib/kubelet/plugins/gpu.nvidia.com"} < mounts  # where the device plugin looks for claims
+    assert {f"{folder}/{driver}" for driver in names.DRA_DRIVERS} < mounts
+    assert {env["KUBELET_REGISTRAR_DIRECTORY_PATH"], "/var/run/cdi"} <= mounts
+    assert {
+        f"/var/lib/kubelet/plugins/{driver}" for driver in names.DRA_DRIVERS
+    } < mounts  # where the device plugin looks for claims
     (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term["matchExpressions"] == [{"key": DRA, "operator": "In", "values": ["true", "leaving"]}]
     folders = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "dra-driver"]

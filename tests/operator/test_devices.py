@@ -27,6 +27,13 @@ def test_gpus_without_a_label_are_told_whoever_labels_nodes(discovery: bool) -> 
     assert (found["status"], found["reason"], status_of(made)["state"]) == ("False", "GPULabelsMissing", "notReady")
 
 
+@pytest.mark.parametrize("resource", ["gpu.intel.com/i915", "gpu.intel.com/xe", "amd.com/gpu"])
+def test_devices_of_other_vendors_need_no_label_of_nvidias(resource: str) -> None:
+    node = node_object(features=False, report=report(gpus=0), gpus=0)
+    node["status"] |= {"capacity": {resource: "1"}, "allocatable": {resource: "1"}}
+    assert condition_of(plan(world(node), SETTINGS), "NodeFeaturesReady")["reason"] != "GPULabelsMissing"
+
+
 def test_a_node_that_has_opted_out_is_not_missed() -> None:
     labels = {names.LABEL_DEPLOY_OPERANDS: "false", "feature.node.kubernetes.io/kernel-version.full": "6.8"}
     node = node_object(features=False, labels=labels, report=report(gpus=0))

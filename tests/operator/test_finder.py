@@ -96,7 +96,9 @@ def test_the_finder_has_no_privilege() -> None:
         "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
     }  # fmt: skip
     of_host = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
-    assert set(of_host.values()) == {"/sys", "/etc/os-release", "/usr/lib", "/boot"}
+    assert set(of_host.values()) == {
+        "/sys", "/etc/os-release", "/usr/lib", "/boot", "/etc/kubernetes/node-feature-discovery",
+    }  # fmt: skip
     assert all(one.get("readOnly") for one in container["volumeMounts"] if one["name"] in of_host)
     assert container["args"][-2:] == ["--roles", "features"]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -15,9 +16,10 @@ from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import NODES, KubeRefusedError, Object
 from kgpu.operator.cluster_reading import read_cluster
 from kgpu.operator.model import NodeLayout, ObservedCluster
-from kgpu.operator.overview import OperatorState, Overview, overview
+from kgpu.operator.overview import INSTALL, OperatorState, Overview, overview
 from kgpu.operator.plan import plan
 from tests.operator.test_breakages import CASES
+from tests.operator.test_vendors import fresh
 from tests.operator.world import (
     HOST_DRIVER,
     NAMESPACE,
@@ -138,7 +140,7 @@ def test_an_operator_that_is_scaled_to_nothing_is_told_with_the_command() -> Non
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        (OperatorState(), "helm install gpu-operator"),
+        (OperatorState(), INSTALL),
         (OperatorState(name="gpu-operator"), "kubectl apply -f"),
         (OperatorState(name="gpu-operator", release="mine"), f"helm -n {NAMESPACE} upgrade mine "),
     ],
@@ -148,6 +150,35 @@ def test_a_missing_policy_is_made_by_the_release_that_is_there(own: OperatorStat
     observed = dataclasses.replace(world(healthy_node()), policies=())
     (problem,) = overview(observed, SETTINGS, operator=own).problems
     assert (words in problem.remedy, "helm install" in problem.remedy) == (True, not own.name)
+
+
+@pytest.mark.parametrize("policies", [None, ()], ids=["a policy", "none"])
+@pytest.mark.parametrize(
+    ("labels", "image", "told"),
+    [
+        ({names.NODE_HOST_LABEL: "0"}, "registry.example.com/kgpu:0.1.0", True),
+        ({names.NODE_HOST_LABEL: "0"}, f"{names.IMAGE_REPOSITORY}:0.1.0", False),
+        ({names.NODE_HOST_LABEL: "0"}, f"{names.IMAGE_REPOSITORY}@sha256:00", False),
+        ({names.NODE_HOST_LABEL: "0"}, "", False),
+        ({}, "registry.example.com/kgpu:0.1.0", False),
+    ],
+)
+def test_a_lab_that_runs_a_stand_in_for_kgpus_image_says_so_first(
+    policies: tuple[()] | None, labels: dict[str, str], image: str, told: bool
+) -> None:
+    observed = world(healthy_node("n1", labels=labels), **({} if policies is None else {"policies": policies}))
+    own = OperatorState(said="1 of 1 ready", name="gpu-operator", release="mine", image=image)
+    problems = overview(written(observed) if policies is None else observed, SETTINGS, operator=own).problems
+    assert [problem.reason for problem in problems[:1]] == (["StandIn"] if told else [p.reason for p in problems[:1]])
+    assert any(problem.reason == "StandIn" for problem in problems) is told
+    if told:
+        assert f"in place of {image}" in problems[0].what
+        assert problems[0].remedy.startswith(f"helm -n {NAMESPACE} upgrade mine charts/kgpu ")
+        assert problems[0].remedy.endswith(f"image.repository={names.IMAGE_REPOSITORY}")
+
+
+def test_the_chart_is_installed_as_the_readme_says() -> None:
+    assert f"\n{INSTALL}\n" in (Path(__file__).parents[2] / "README.md").read_text()
 
 
 REFUSED = f"DaemonSet/{names.AGENT_DAEMON_SET}"
@@ -279,6 +310,13 @@ async def test_an_operator_that_nobody_wants_to_run_is_told_from_one_that_can_no
     assert (found.down, found.idle) == (True, True)
 
 
+async def test_an_update_of_the_operator_that_does_not_start_is_told_beside_the_pod_that_goes_on() -> None:
+    own = deployment()
+    own["status"] = {"replicas": 2, "readyReplicas": 1, "updatedReplicas": 1, "unavailableReplicas": 1}
+    said = (await read_cluster(cluster((kinds.DEPLOYMENTS, own)))).operator.said
+    assert said.endswith("1 of 1 ready, 1 of an update not")
+
+
 async def test_the_operators_release_is_known() -> None:
     own = deployment()
     own["metadata"]["annotations"] = {names.HELM_RELEASE_ANNOTATION: "mine"}
@@ -323,6 +361,37 @@ async def test_what_may_not_be_read_is_not_called_missing() -> None:
     looked = await read_cluster(api)
     reasons = {one.reason for one in overview(looked.observed, looked.settings).problems}
     assert reasons & {"ConfigMapMissing", "ConfigKeyMissing", "NotCreatedYet"} == set()
+
+
+def device_config(**spec: Any) -> Object:
+    about = {"name": "default", "namespace": "elsewhere", "uid": "u", "generation": 1}
+    return {"apiVersion": "amd.com/v1alpha1", "kind": "DeviceConfig", "metadata": about, "spec": spec}
+
+
+def with_device_config(config: Object, **env: str) -> FakeApi:
+    own = deployment(**{"KGPU_DEVICE_CONFIGS": "true", **env})
+    return cluster((kinds.DEPLOYMENTS, own), (kinds.DEVICE_CONFIGS, config), (NODES, fresh("a1")))
+
+
+WRONG: Final = {"devicePlugin": {"devicePluginArguments": {"resource_naming": "mixed"}}}
+NAMING_MAP: Final = {"metricsExporter": {"enable": True, "config": {"name": "nope"}}}
+
+
+async def test_a_device_config_that_is_not_followed_is_told() -> None:
+    looked = await read_cluster(with_device_config(device_config(**WRONG)))
+    (problem,) = [one for one in overview(looked.observed, looked.settings).problems if "DeviceConfig" in one.what]
+    assert problem.warning
+    assert problem.what.startswith("DeviceConfig elsewhere/default: devicePlugin.devicePluginArguments has")
+    assert problem.remedy
+    looked = await read_cluster(with_device_config(device_config(**WRONG), KGPU_DEVICE_CONFIGS="false"))
+    assert not looked.observed.device_configs, "it is another operator's"
+
+
+async def test_a_config_map_of_a_device_config_is_missing_only_where_they_could_be_read() -> None:
+    api = with_device_config(device_config(**NAMING_MAP))
+    assert "nope" not in (await read_cluster(api)).observed.config_maps
+    api.refuse[("list", "configmaps")] = 403
+    assert (await read_cluster(api)).observed.config_maps["nope"] == {"config.json"}
 
 
 @pytest.mark.parametrize("plural", ["nodes", "clusterpolicies"])

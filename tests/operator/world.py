@@ -39,6 +39,7 @@ ROLES = (
     "deviceplugin",
     "mps",
     "mig-manager",
+    "device-config-manager",
     "exporter",
     "health",
     "probe",

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 
-from tests.parity.test_driver_rows import numbers
-from tests.test_promises import named_tests, one_line
+from tests.parity.answers import lacks, numbers, rows_of
 
-ROOT: Final = Path(__file__).parent.parent.parent
-ROWS: Final[list[dict[str, Any]]] = yaml.safe_load((Path(__file__).parent / "amd_rows.yaml").read_text())
+ROWS: Final[list[dict[str, Any]]] = rows_of("amd")
 ALL: Final = "1-74"
 """The rows of sheet 11."""
 
@@ -24,10 +20,4 @@ def test_every_row_has_one_answer() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["rows"].replace(", ", " "))
 def test_an_answer_is_shown_or_has_its_reason(row: dict[str, Any]) -> None:
-    tests = [test.partition("::") for test in row.get("by", ())]
-    assert [f"{file}::{name}" for file, _, name in tests if name not in named_tests(file)] == []
-    if row["now"] == "yes":
-        assert tests
-    else:
-        assert row["now"] == "no"
-        assert one_line(row["reason"]) in one_line((ROOT / "docs/explanation/decisions.md").read_text())
+    assert lacks(row) == []

@@ -7,17 +7,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 
-from tests.test_promises import named_tests, one_line
+from tests.parity.answers import lacks, numbers, rows_of
 
-ROOT: Final = Path(__file__).parent.parent.parent
-ROWS: Final[list[dict[str, Any]]] = yaml.safe_load((Path(__file__).parent / "driver_rows.yaml").read_text())
-ANSWERS: Final = frozenset({"yes", "partly", "no", "never"})
+ROWS: Final[list[dict[str, Any]]] = rows_of("driver")
 DRIVERS: Final = "85-175, 377-473, 573-575, 577, 580, 599, 602, 653-674, 683-687, 695, 720-721"
 """The rows of sheet 1 that are about drivers, whatever they were once answered with."""
 OPEN: Final = (
@@ -28,15 +24,6 @@ OPEN: Final = (
 """The rows of sheet 1 that were once answered with no or partly; those about OpenShift have answers elsewhere."""
 OPENSHIFT: Final = {10: {33}}
 ALL: Final = {10: "1-44"}
-
-
-def numbers(text: str) -> set[int]:
-    """The numbers of ranges such as ``1-3, 7``."""
-    found: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return found
 
 
 def answered(sheet: int) -> Iterable[int]:
@@ -52,11 +39,4 @@ def test_every_row_has_one_answer() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['sheet']}:{re.sub(r'[ ,]+', ' ', row['rows'])[:40]}")
 def test_an_answer_is_shown_or_has_its_reason(row: dict[str, Any]) -> None:
-    assert row["now"] in ANSWERS
-    tests = [test.partition("::") for test in row.get("by", ())]
-    assert [f"{file}::{name}" for file, _, name in tests if name not in named_tests(file)] == []
-    if row["now"] == "yes":
-        assert tests
-        assert "reason" not in row
-    else:
-        assert one_line(row["reason"]) in one_line((ROOT / "docs/explanation/decisions.md").read_text())
+    assert lacks(row) == []

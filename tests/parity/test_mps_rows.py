@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 
-from tests.parity.test_driver_rows import numbers
-from tests.test_promises import named_tests
+from tests.parity.answers import lacks, numbers, rows_of
 
-ROWS: Final[list[dict[str, Any]]] = yaml.safe_load((Path(__file__).parent / "mps_rows.yaml").read_text())
+ROWS: Final[list[dict[str, Any]]] = rows_of("mps")
 ALL: Final = "16, 46, 57, 105, 112-121, 123-124"
 """The rows of sheet 2; the DaemonSet (122) is the operator's."""
 
@@ -23,7 +20,5 @@ def test_every_row_has_one_answer() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["rows"].replace(", ", " "))
 def test_an_answer_is_shown(row: dict[str, Any]) -> None:
-    tests = [test.partition("::") for test in row["by"]]
     assert row["now"] == "yes"
-    assert tests
-    assert [f"{file}::{name}" for file, _, name in tests if name not in named_tests(file)] == []
+    assert lacks(row) == []

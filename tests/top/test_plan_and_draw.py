@@ -142,6 +142,20 @@ def test_a_remark_is_a_row_and_the_node_is_not_silent() -> None:
     assert screen.rows[0] == TroubleRow(nodes=("x",), what="pods are not known")
 
 
+def test_what_silent_nodes_have_is_said_and_not_called_none() -> None:
+    trouble = NodeTrouble(what="no metrics exporter runs there")
+    nodes = [
+        GpuNode(name="a", devices=8, trouble=trouble),
+        GpuNode(name="b", gpus=(gpu(0),), devices=1, trouble=trouble),
+    ]
+    screen = plan(nodes, Wish(), GpuHistory(), 0)
+    assert screen.unread == 8, "what a node has told before is shown as it was"
+    assert "2 nodes (2 silent)  1 GPU, 0 in use  8 devices not read" in str(draw.summary(screen, 200, LOOK)[0])
+    alone = plan(nodes[:1], Wish(), GpuHistory(), 0)
+    assert "1 node (1 silent)  8 devices not read" in str(draw.summary(alone, 200, LOOK)[0])
+    assert "0 GPUs" in str(draw.summary(plan([], Wish(), GpuHistory(), 0), 200, LOOK)[0])
+
+
 @pytest.mark.parametrize("name", ["", "x", "memori"])
 def test_an_unknown_sort_is_refused(name) -> None:
     with pytest.raises(ConfigError):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.base.errors import ConfigError, KubeError, UserError
+from kgpu.formats.names import NODE_HOST_LABEL
 from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.open import open_reader
 from kgpu.hw.port import Accelerator, HardwareFinding, Inventory, Problem
@@ -167,6 +168,16 @@ async def test_a_broken_node_is_told_and_the_others_are_read(tmp_path) -> None:
     }
 
 
+async def test_a_node_without_an_exporter_is_told_how_to_get_one_and_a_labs_by_the_labs_own_command(tmp_path) -> None:
+    simulated = gpu_node("of-a-lab")
+    simulated["metadata"].setdefault("labels", {})[NODE_HOST_LABEL] = "06d0cb27eb0ccacb"
+    found = (await Lab(tmp_path, [], [gpu_node("bare"), simulated], {}).watched()).nodes
+    ways = {name: node.trouble.remedy for name, node in found.items() if node.trouble}
+    assert "kgpu exporter on the node" in ways["bare"]
+    assert "kgpu lab up --operator" in ways["of-a-lab"]
+    assert "lab" not in ways["bare"]
+
+
 async def test_agents_count_on_gpu_nodes_alone(tmp_path) -> None:
     names = ("gpu", "cpu")
     pods = [exporter_pod(name, app="kgpu-agent") for name in names]
@@ -263,7 +274,16 @@ def test_a_node_of_any_vendor_without_an_exporter_is_shown(resource: str) -> Non
     node = {"metadata": {"name": "n"}, "status": {"capacity": {resource: "8", "cpu": "4"}}}
     (found,) = targets([], [slim_node(node)], via=Via.AUTO, inside=False)
     assert found.trouble is not None
+    assert found.devices == 8
     assert targets([], [slim_node({**node, "status": {"capacity": {resource: "0"}}})], via=Via.AUTO, inside=False) == ()
+
+
+@pytest.mark.parametrize(("count", "devices"), [("1k", 1000), (7, 7), ("-1", 0), ("x", 0), (None, 0), ("1E", 0)])
+def test_devices_are_counted_as_kubernetes_writes_numbers(count: object, devices: int) -> None:
+    capacity = {"nvidia.com/mig-1g.10gb": count, "nvidia.com/gpu": "2", "example.com/gpu": "5"}
+    (found,) = targets([], [slim_node({"metadata": {"name": "n"}, "status": {"capacity": capacity}})],
+                       via=Via.AUTO, inside=False)  # fmt: skip
+    assert found.devices == 2 + devices
 
 
 class Clock:

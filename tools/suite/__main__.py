@@ -74,7 +74,7 @@ def some(words: list[str], *, measured: bool) -> int:
     """Run pytest with these paths and options."""
     command = [sys.executable, "-m", "pytest", "-q", *words]
     group = cpu.make("some") if measured else None
-    told = {**ENV, **os.environ}
+    told = {**os.environ, **ENV}
     if group is None:
         return subprocess.run(command, check=False, env=told).returncode
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -48,39 +48,54 @@ def _real(name: str, seconds: int, *paths: str) -> Part:
     return Part(name=name, paths=paths, seconds=seconds, on="real programs")
 
 
+_DRIVERS: Final = (
+    "tests/lab/test_driver_failures.py",
+    "tests/lab/test_driver_rollout.py",
+    "tests/lab/test_driver_sides.py",
+    "tests/lab/test_driver_upgrade.py",
+)
 # Seconds are of a machine with two cores that does all of this at once.
 PARTS: Final = (
     # Without a cluster.
-    Part(name="doctor", paths=("tests/doctor",), seconds=100),
-    Part(name="hardware", paths=("tests/hw", "tests/native", "tests/toolkit", "tests/host"), seconds=260),
-    Part(name="processes", paths=("tests/agent", "tests/cli", "tests/monitoring", "tests/operator"), seconds=320),
-    Part(name="embedded API", paths=("tests/lab/embedded",), seconds=180),
-    Part(name="everything else", paths=("tests",), seconds=290),
+    Part(name="doctor", paths=("tests/doctor",), seconds=430),
+    Part(name="hardware", paths=("tests/hw", "tests/native", "tests/toolkit", "tests/host"), seconds=370),
+    Part(name="processes", paths=("tests/agent", "tests/cli", "tests/monitoring", "tests/operator"), seconds=1450),
+    Part(name="embedded API", paths=("tests/lab/embedded",), seconds=250),
+    Part(name="everything else", paths=("tests",), seconds=980),
     # On the embedded cluster, with kubectl and Helm.
-    _labs("doctor's labs", 600, "tests/doctor/lab", "tests/doctor/test_operated_lab.py"),
-    _labs("embedded cluster", 700, "tests/lab", "tests/charts", "tests/seed_facts"),
+    _labs("doctor's labs", 500, "tests/doctor/lab", "tests/doctor/test_operated_lab.py"),
+    _labs("embedded cluster", 1100, "tests/lab", "tests/charts", "tests/seed_facts"),
+    _labs("drivers on the embedded cluster", 620, *_DRIVERS),
     # On real programs: each part has a cluster or an engine of its own.
-    _real("stories", 1400, "tests/lab/real/test_conform.py"),
-    _real("real cluster", 1050, "tests/lab/real"),
-    _real("Kubernetes' own tests", 250, "tests/lab/real/test_conformance.py"),
-    _real("repairs", 450, "tests/lab/real/test_xid_stories.py"),
+    _real("stories", 680, "tests/lab/real/test_conform.py"),
+    _real("real cluster", 1260, "tests/lab/real"),
+    _real("Kubernetes' own tests", 230, "tests/lab/real/test_conformance.py"),
+    _real("repairs", 150, "tests/lab/real/test_xid_stories.py"),
     _real(
         "operator's breakages",
-        800,
+        340,
         "tests/operator/real/test_breakages.py",
         "tests/operator/real/test_without_gpus.py",
     ),
     _real(
         "operator's toolkit",
-        650,
+        460,
         "tests/operator/real/test_takeover.py",
         "tests/operator/real/test_toolkit.py",
         "tests/operator/real/test_toolkit_ways.py",
     ),
-    _real("real operator", 1200, "tests/operator/real"),
+    _real(
+        "operator's rights",
+        900,
+        "tests/operator/real/test_admission.py",
+        "tests/operator/real/test_claims.py",
+        "tests/operator/real/test_rights.py",
+        "tests/operator/real/test_stolen_token.py",
+    ),
+    _real("real operator", 900, "tests/operator/real"),
     _real(
         "real engine",
-        400,
+        170,
         "tests/toolkit/real",
         "tests/toolkit/engine/test_live.py",
         "tests/toolkit/engine/test_real_containerd.py",

@@ -33,7 +33,8 @@ _TOLD: Final = re.compile(r"^=+ (ERRORS|FAILURES) =+$", re.MULTILINE)
 _LINES: Final = 100
 
 # Go programs collect garbage a quarter as often: a fifth of the API servers' time, and of kubectl's, went into it.
-ENV: Final = {"GOGC": "400"}
+# Bytecode is kept, whatever the machine's image says: the suite starts an interpreter for every agent and command.
+ENV: Final = {"GOGC": "400", "PYTHONDONTWRITEBYTECODE": ""}
 
 Say = Callable[[str], None]
 
@@ -164,7 +165,7 @@ class Suite:
             process = subprocess.Popen(
                 # It has a session of its own: a hangup is not for it, whatever this process ignores.
                 signals.with_defaults(whole), stdin=subprocess.DEVNULL, stdout=out,
-                stderr=subprocess.STDOUT, start_new_session=True, env={**ENV, **os.environ, **told},
+                stderr=subprocess.STDOUT, start_new_session=True, env={**os.environ, **ENV, **told},
             )  # fmt: skip
         self._active.append(Running(name, process, log, part, temp, group))
         return self._active[-1]

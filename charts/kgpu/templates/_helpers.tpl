@@ -149,6 +149,25 @@ text is made text where people leave out quotes: versions, values of environment
 {{- join " " (.Files.Get "agents.json" | fromJson).accounts -}}
 {{- end }}
 
+{{- /* What of node feature discovery's subchart says how rules of node features are carried out. As there, what stands
+beside master.config goes before what is in it. */ -}}
+{{- define "kgpu.featureRules" -}}
+{{- $discovery := index .Values "node-feature-discovery" | default dict }}
+{{- $master := get $discovery "master" | default dict }}
+{{- $found := pick (get $master "config" | default dict) "denyLabelNs" "extraLabelNs" "labelWhiteList" "enableTaints" "restrictions" }}
+{{- range $key := list "denyLabelNs" "extraLabelNs" "enableTaints" "instance" }}
+{{- with get $master $key }}{{ $_ := set $found $key . }}{{ end }}
+{{- end }}
+{{- with pick (get $discovery "featureGates" | default dict) "NodeFeatureGroupAPI" }}{{ $_ := set $found "featureGates" . }}{{ end }}
+{{- toJson $found }}
+{{- end }}
+
+{{- /* The config of node feature discovery's worker, which agents follow. */ -}}
+{{- define "kgpu.featuresConfig" -}}
+{{- $discovery := index .Values "node-feature-discovery" | default dict }}
+{{- get (get $discovery "worker" | default dict) "config" | default dict | toJson }}
+{{- end }}
+
 {{- /* What a preview of an operation reads. */ -}}
 {{- define "kgpu.operationLooks" -}}
 - apiGroups: [""]

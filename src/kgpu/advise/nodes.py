@@ -14,13 +14,12 @@ from kgpu.base.plain import mapping, strings, text
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.formats.mig_geometry import geometry_of
+from kgpu.formats.product_label import gpu_product
 from kgpu.formats.support import parse
 
 MAX_VALUE: Final = 63
 """The most characters of a label's value (Kubernetes), and of a name that is shown."""
 _DIGITS: Final = 5
-_SHARED: Final = "-SHARED"
-_SLICED: Final = "-MIG-"
 _STRATEGIES: Final = ("single", "mixed")
 _MODEL_COUNT: Final = (names.KGPU_LABEL_MODEL_PREFIX, names.LABEL_COUNT)
 
@@ -75,9 +74,8 @@ def _own(gpus: ModelOnNode) -> ModelOnNode:
 
 def _model(product: str) -> tuple[str, str]:
     """The model behind a product's label, and the profile of the slices that it stands for."""
-    plain = one_line(product, MAX_VALUE).removesuffix(_SHARED)
-    model, _, profile = plain.partition(_SLICED)
-    return model, profile
+    found = gpu_product(one_line(product, MAX_VALUE))
+    return found.model, found.profile
 
 
 def _models(labels: Mapping[str, str]) -> Iterator[tuple[str, int]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kgpu.advise.model import GpuKind, Possibility, SharingWay, WayChoice, WayHere
 from kgpu.advise.plan import configured
 from kgpu.advise.ways import FACTS, SharingNeed
+from kgpu.base.printable import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -86,7 +87,7 @@ def _need(need: SharingNeed) -> Iterator[Text]:
 def _cluster(one: SharingAnswer) -> Iterator[Text]:
     found = one.found or ()
     count = len({node for kind in found for node in kind.nodes})
-    nodes = f"{count} node{'' if count == 1 else 's'} with NVIDIA GPUs"
+    nodes = f"{counted(count, 'node')} with NVIDIA GPUs"
     others = f", {one.others} not known to have any" if one.others else ""
     yield _text("")
     yield _text(f"This cluster: Kubernetes {one.kubernetes}, {nodes}{others}", "bold")

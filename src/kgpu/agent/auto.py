@@ -21,7 +21,7 @@ from kgpu import __version__
 from kgpu.agent import status
 from kgpu.agent.config_map_files import ConfigMapFiles
 from kgpu.agent.driver_place import DriverPlace, find_driver
-from kgpu.agent.host import HandOver, Host, Role, check_agreement
+from kgpu.agent.host import HandOver, Host, OwnWork, Role, check_agreement
 from kgpu.agent.host_files import HostFiles
 from kgpu.agent.leaving import leave
 from kgpu.agent.options import AgentOptions, LabelsSink
@@ -51,10 +51,10 @@ from kgpu.base.http import StatusServer, local_only
 from kgpu.base.service import Complaint
 from kgpu.base.supervise import RoleHandle, RoleState, RoleStatus, Supervisor, stop_on_signals
 from kgpu.base.waits import first_of
-from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig
+from kgpu.formats.agent_config import AgentConfig, ConfigRef, RoleConfig, of_node, vendor_of_node
 from kgpu.formats.agent_report import AgentReport, RoleReport
 from kgpu.formats.config_choice import Fallback
-from kgpu.formats.names import AGENT_NODE_LABEL, AGENT_NODE_LEAVING
+from kgpu.formats.names import AGENT_NODE_LABEL, AGENT_NODE_LEAVING, NVIDIA
 from kgpu.hw.port import Reader
 from kgpu.kube.port import KubeApi
 
@@ -87,10 +87,12 @@ class AutoAgent(AgentProcess):
         # The role of a process that runs beside others with the other roles, about which it reports nothing; else "".
         self._part = next(iter(self._rows), "") if options.roles and roles != ROLES else ""
         self._writer: AnnotationWriter | None = None
-        self._open_reader = open_reader or _open_reader
+        self._open_reader = open_reader or self._open_vendors
+        self._vendor = NVIDIA  # whose accelerators the operator says that the node has
         self._patience = patience
         self._hardware = SharedReaders(self._reader)
         self._ordered = OrderedGpus()
+        self._own_work = OwnWork()
         self._follower: OrderFollower | None = None  # from the first order for an operation on GPUs on
         self._follows = asyncio.Event()
         self._files = HostFiles(options.state_dir)
@@ -187,9 +189,11 @@ class AutoAgent(AgentProcess):
             await first_of(orders.changed(revision), self._config_files.changed(), asyncio.sleep(LOOK))
 
     def _apply(self, config: AgentConfig, orders: Orders) -> None:
-        decisions = self._lingering(wanted_roles(config, self._marked(orders), self._rows))
+        labels = self._marked(orders)
+        decisions = self._lingering(wanted_roles(config, labels, self._rows))
         self.wanted = {name: decision for name, decision in decisions.items() if not self._part or name in self._rows}
         leaving = self._leaves(config, orders)
+        self._vendor, config = vendor_of_node(labels), of_node(config, labels)
         if not leaving or (config.leaving and self._gone):  # all of kgpu goes, including the features
             self.left = self._gone = False
         if not leaving:
@@ -197,10 +201,10 @@ class AutoAgent(AgentProcess):
             if any(role.configured for role in self._rows.values()):
                 self._follow(config.device_plugin_config)
         if any(decision.goes_on and self._rows[name].hardware for name, decision in self.wanted.items()):
-            self._settle_place(find_driver(config, self.options.host_root))
+            self._settle_place(find_driver(config, self.options.host_root, self._vendor))
         else:
             self.place = None
-        place = self.place or find_driver(config, self.options.host_root)
+        place = self.place or find_driver(config, self.options.host_root, self._vendor)
         self._heed(orders, place)
         running = [name for name, decision in self.wanted.items() if decision.goes_on and name in config.roles]
         files = {name: config.roles[name].files for name in running if config.roles[name].files}
@@ -306,10 +310,16 @@ class AutoAgent(AgentProcess):
                 off=self._why_off,
                 lost=self.orders.lost if self.orders is not None else None,
                 ordered=self._ordered,
+                own_work=self._own_work,
             )
 
     def _reader(self, options: AgentOptions) -> SharedReader:
         return SharedReader(lambda: self._open_reader(options.root))
+
+    async def _open_vendors(self, root: Path | None) -> Reader:
+        from kgpu.hw.open import open_reader
+
+        return open_reader(driver_root=root, vendor=self._vendor)
 
     # Services
 
@@ -514,12 +524,6 @@ def _keeper(slot: Slot) -> Any:
         await slot.run()
 
     return function
-
-
-async def _open_reader(root: Path | None) -> Reader:
-    from kgpu.hw.open import open_reader
-
-    return open_reader(driver_root=root)
 
 
 async def serve_auto(options: AgentOptions, roles: tuple[Role, ...] = ROLES) -> tuple[str, ...]:

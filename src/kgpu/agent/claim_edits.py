@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kgpu.formats.cdi import CdiDeviceNode, ContainerEdits, kind_of
@@ -29,8 +29,9 @@ class ClaimEdits:
         """The entry of a device node."""
         return self.root.device_node(path)
 
-    def driver(self) -> ContainerEdits:
-        """What every container gets. Raises HostError, HwError, ConfigError."""
+    def common(self, devices: Sequence[str]) -> ContainerEdits:
+        """What every container gets, whichever devices it has. Raises HostError, HwError, ConfigError."""
+        del devices
         inventory = self.seen()
         if self._found is not None:
             version, sources, edits = self._found

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kgpu.base.change_notifier import ChangeNotifier
 from kgpu.base.inotify import ENTRIES, folder_changes, nearest_existing
-from kgpu.formats.names import DRA_GPU_DRIVER
+from kgpu.formats.names import DRA_DRIVERS
 
 if TYPE_CHECKING:
     from kgpu.agent.ordered import OrderedGpus
@@ -23,9 +23,14 @@ LOOK_SECONDS: Final = 30.0
 """How often the records are looked for without an event from the kernel."""
 
 
-def claims_folder(plugins: Path) -> Path:
-    """Where the DRA driver keeps its records, below the kubelet's folder of plugins."""
-    return plugins / DRA_GPU_DRIVER / "claims"
+def claims_folder(plugins: Path, driver: str) -> Path:
+    """Where a DRA driver keeps its records, below the kubelet's folder of plugins."""
+    return plugins / driver / "claims"
+
+
+def claims_folders(plugins: Path) -> tuple[Path, ...]:
+    """Those of every vendor's driver: which one a node has shows only once its hardware is read."""
+    return tuple(claims_folder(plugins, driver) for driver in sorted(DRA_DRIVERS))
 
 
 class ClaimedGpus:
@@ -33,12 +38,12 @@ class ClaimedGpus:
     beside the plugin.
     """
 
-    def __init__(self, ordered: OrderedGpus | None, folder: Path, *, boot: str) -> None:
+    def __init__(self, ordered: OrderedGpus | None, folders: Sequence[Path], *, boot: str) -> None:
         self._ordered = ordered
-        self._folder = folder
+        self._folders = folders
         self._boot = boot
         self._news = ChangeNotifier()
-        self._stamp = -1
+        self._stamps: tuple[int, ...] = ()
         self._claimed: Mapping[str, str] = {}
         self._look()
 
@@ -65,10 +70,12 @@ class ClaimedGpus:
                 group.create_task(self._follow_orders(self._ordered))
 
     async def _follow_records(self) -> None:
-        changes = folder_changes(lambda: {nearest_existing(self._folder)}, seconds=LOOK_SECONDS, mask=ENTRIES)
+        changes = folder_changes(
+            lambda: {nearest_existing(folder) for folder in self._folders}, seconds=LOOK_SECONDS, mask=ENTRIES
+        )
         async with contextlib.aclosing(changes):
             async for _ in changes:
-                self._stamp = -1  # two changes within a tick of the clock leave the same time behind
+                self._stamps = ()  # two changes within a tick of the clock leave the same time behind
                 self._look()
 
     async def _follow_orders(self, ordered: OrderedGpus) -> None:
@@ -78,17 +85,25 @@ class ClaimedGpus:
             self._news.notify()
 
     def _look(self) -> None:
-        """Read the records again if the folder has changed: each record comes and goes by a new name in it."""
-        try:
-            stamp = self._folder.stat().st_mtime_ns
-        except OSError:
-            stamp = 0
-        if stamp == self._stamp:
+        """Read the records again if a folder has changed: each record comes and goes by a new name in it."""
+        stamps = tuple(map(_stamp, self._folders))
+        if stamps == self._stamps:
             return
-        self._stamp, before = stamp, self._claimed
-        self._claimed = _read(self._folder, self._boot) if stamp else {}
+        self._stamps, before = stamps, self._claimed
+        found: dict[str, str] = {}
+        for folder, stamp in zip(self._folders, stamps, strict=True):
+            found |= _read(folder, self._boot) if stamp else {}
+        self._claimed = found
         if self._claimed != before:
             self._news.notify()
+
+
+def _stamp(folder: Path) -> int:
+    """When the folder changed last, 0 for none."""
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _read(folder: Path, boot: str) -> Mapping[str, str]:

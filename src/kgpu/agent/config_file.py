@@ -19,8 +19,11 @@ POLL_SECONDS: Final = 5.0
 MAX_BYTES: Final = 1 << 20  # what a ConfigMap can hold
 
 
-def read_config(path: Path) -> ConfigText:
-    """The file's present content; if it can't be read, the result's ``problem`` says why."""
+SETTING: Final = "--config-file (CONFIG_FILE)"
+
+
+def read_config(path: Path, setting: str = SETTING) -> ConfigText:
+    """The file's present content; if it can't be read, the result's ``problem`` says why. ``setting`` names it."""
     name = f"file {path}"
     try:
         with open(path, "rb") as file:
@@ -35,7 +38,7 @@ def read_config(path: Path) -> ConfigText:
             ConfigError(
                 f"can't read the config file {path}: {reason}",
                 "a readable UTF-8 file of at most 1 MiB",
-                "correct --config-file (CONFIG_FILE) or the file",
+                f"correct {setting} or the file",
             ),
         )
 
@@ -43,9 +46,10 @@ def read_config(path: Path) -> ConfigText:
 class FileConfigSource:
     """A configuration source. ``run`` must run while anyone waits in ``next``; several may wait."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, setting: str = SETTING) -> None:
         self._path = path
-        self._current = read_config(path)
+        self._setting = setting
+        self._current = read_config(path, setting)
         self._changed = asyncio.Event()
 
     @property
@@ -65,7 +69,7 @@ class FileConfigSource:
 
     def reload(self) -> None:
         """Read the file now."""
-        config = read_config(self._path)
+        config = read_config(self._path, self._setting)
         if config != self._current:
             self._current = config
             # Those who wait keep the event they have; later ones get a fresh one.

@@ -16,7 +16,7 @@ from kgpu.agent.ordered import OrderedGpus
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError, KubeletError
 from kgpu.base.waits import first_of
-from kgpu.formats.names import DRA_GPU_DRIVER
+from kgpu.formats.names import DRA_DRIVERS
 from kgpu.hw.port import Inventory
 from kgpu.kubelet.pod_resources import Holding, Holdings
 
@@ -91,7 +91,7 @@ def counted(holdings: Iterable[Holding], inventory: Inventory | None) -> dict[st
     """The GPUs of which a pod has a part by a counted resource, by UUID, and which pod."""
     found: dict[str, str] = {}
     for holding in holdings:
-        if holding.resource == DRA_GPU_DRIVER or inventory is None:
+        if holding.resource in DRA_DRIVERS or inventory is None:
             continue
         for device in holding.devices:
             gpu = gpu_of(device, holding.resource, inventory)

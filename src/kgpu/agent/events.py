@@ -28,7 +28,7 @@ QUEUE: Final = 64  # events waiting for the API server
 GOOD_NEWS: Final = frozenset(
     {
         "DeviceRecovered", "DriverReadable", "ConfigApplied", "ValidationPassed", "GPUHealthy", "MigApplied",
-        "MigAdopted", "MigChangedByHand",
+        "MigAdopted", "MigChangedByHand", "PartitionApplied", "PartitionAdopted", "PartitionChangedByHand",
     }
 )  # fmt: skip
 

@@ -22,6 +22,7 @@ from kgpu.base.inotify import follow_folders, nearest_existing
 from kgpu.base.service import running
 from kgpu.hw.port import (
     Accelerator,
+    Activity,
     DriverReleasedError,
     EventKind,
     HardwareEvent,
@@ -227,6 +228,9 @@ class GatedReader:
 
     async def processes(self) -> tuple[Process, ...]:
         return await self._reader.processes()
+
+    async def activity(self, keys: Collection[str]) -> tuple[Activity, ...]:
+        return await self._reader.activity(keys)
 
     def events(self) -> RoleSubscription:
         source = self._reader.events()

@@ -5,7 +5,7 @@ report its state. A role of ``kgpu.agent.roles`` is one ``Role``, and gets a ``H
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from kgpu.agent.options import AgentOptions, LabelsSink
 from kgpu.agent.remembered_config import FollowedConfig
 from kgpu.agent.shared_reader import SharedReader
 from kgpu.base.advice import AdviceSink
+from kgpu.base.boot import uptime
 from kgpu.base.errors import UserError
 from kgpu.base.http import Page
 from kgpu.base.supervise import RoleHandle
@@ -31,6 +32,32 @@ if TYPE_CHECKING:
     from kgpu.agent.ordered import OrderedGpus
 
 
+class OwnWork:
+    """What roles run on devices, so that a role that watches these does not take it for the work of who holds them.
+
+    ``now`` is in seconds of a clock that never jumps.
+    """
+
+    def __init__(self, now: Callable[[], float] = uptime) -> None:
+        self._now = now
+        self._running: set[str] = set()
+        self._ended: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def on(self, device: str) -> Iterator[None]:
+        """The block works on the device of that uuid, and no other block does."""
+        self._running.add(device)
+        try:
+            yield
+        finally:
+            self._running.discard(device)
+            self._ended[device] = self._now()
+
+    def since(self, device: str, moment: float) -> bool:
+        """Whether there was any on the device from that moment on."""
+        return device in self._running or self._ended.get(device, float("-inf")) >= moment
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """What the agent shares among its roles. ``api`` connects on first use and raises KubeError when it can't.
@@ -40,7 +67,7 @@ class Host:
     offers nothing. ``stopped(role)`` returns why a role does not run on this node, "" if it does or nothing is known;
     ``off(role)`` does the same for reasons of the policy or node labels only. ``lost(labels)`` returns once the Node
     has had all of these labels and then lost one; it is None if nobody follows the Node. ``ordered`` is what the
-    operator has ordered of the GPUs.
+    operator has ordered of the GPUs, ``own_work`` what roles run on them.
     """
 
     options: AgentOptions
@@ -55,6 +82,7 @@ class Host:
     off: Callable[[str], str] = lambda _: ""
     lost: Callable[[Mapping[str, str]], Awaitable[None]] | None = None
     ordered: OrderedGpus | None = None
+    own_work: OwnWork = field(default_factory=OwnWork)
 
 
 RoleStart: TypeAlias = Callable[[Host, RoleHandle], Awaitable[None]]
@@ -81,9 +109,10 @@ class Role:
     ``hand_over`` removes what it has published in a place where it publishes no longer, once that is elsewhere; False
     while it is not.
     ``was_reset`` tells it that an act has reset these GPUs just now; it may block, and raises HostError.
-    A ``configured`` role reads the device plugin's configuration from ``Host.config``. A role that ``cuts`` makes the
-    changes of slices that are ordered (``OrderedGpus.change``), and answers them. ``agree`` raises ConfigError if its
-    options can't be used with that configuration: with new ones that can't it goes on as it was told before.
+    A ``configured`` role reads the device plugin's configuration from ``Host.config``. A role that ``cuts`` a vendor's
+    GPUs makes the changes of their slices or modes that are ordered (``OrderedGpus.change``), and answers them.
+    ``agree`` raises ConfigError if its options can't be used with that configuration: with new ones that can't it goes
+    on as it was told before.
     ``lingers`` is why a role that is not wanted on this node any more has to go on for a while, "" if it has not: what
     it has given to pods, only it can take back. It knows by ``Host.off`` that it gives no more. Not when kgpu leaves.
     """
@@ -99,7 +128,7 @@ class Role:
     hand_over: HandOver | None = None
     configured: bool = False
     was_reset: WasReset | None = None
-    cuts: bool = False
+    cuts: str = ""
     agree: Agree | None = None
     lingers: Callable[[AgentOptions], str] | None = None
 

@@ -28,8 +28,9 @@ DEVICES: Final = "devices.json"
 MPS_RECORD: Final = "mps.json"
 """``kgpu.mps.record.FILE_NAME``, not imported for the same reason; it stays where a GPU was not given back."""
 MIG_MEMORY: Final = "mig-manager.json"
+MODES_MEMORY: Final = "config-manager.json"
 """``kgpu.mig.manager.memory.FILE_NAME``, likewise; that of stopped services stays while one has to be started again."""
-OURS: Final = (MEMORY, LEDGER, LOCK, CONFIG_MEMORY, DEVICES, MPS_RECORD, MIG_MEMORY)
+OURS: Final = (MEMORY, LEDGER, LOCK, CONFIG_MEMORY, DEVICES, MPS_RECORD, MIG_MEMORY, MODES_MEMORY)
 """Every file that kgpu keeps in its own folder, besides the health role's history, whose names share a prefix."""
 STILL_WRITING: Final = 5.0
 """Seconds to wait for file operations that were under way when the roles ended."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.agent.host import Host
+from kgpu.base.errors import ConfigError
 from kgpu.base.http import Response
-from kgpu.formats.names import METRICS_TYPE
+from kgpu.formats.names import ENV_METRICS_PORT, METRICS_TYPE
 
 PATH: Final = "/metrics"
 
@@ -36,3 +37,15 @@ def on_page(host: Host, role: str, text: Callable[[], str]) -> Iterator[None]:
         del page.texts[role]
         if not page.texts:
             del host.pages[PATH]
+
+
+def metrics_port(env: Mapping[str, str]) -> int:
+    """The port of a role's own metrics page, 0 for none. Raises ConfigError."""
+    text = env.get(ENV_METRICS_PORT, "")
+    if not text:
+        return 0
+    if not text.isascii() or not text.isdecimal() or int(text) > 65535:
+        raise ConfigError(
+            f"{ENV_METRICS_PORT} is {text!r:.40}", "a port number, 0 for none", f"correct {ENV_METRICS_PORT}"
+        )
+    return int(text)

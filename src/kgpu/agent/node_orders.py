@@ -33,6 +33,7 @@ PENDING: Final = ("remapped_rows_pending", "retired_pages_pending")
 _ASKS: Final = frozenset({"reset", "reboot", "drain", "drain-reset", "imex"})
 _OLD_MIG: Final = re.compile(r"MIG-(GPU-[0-9a-fA-F-]{36})/[0-9/]{1,9}", re.ASCII)
 _NUMBER: Final = re.compile(r"(?:nvidia|gpu-)([0-9]{1,4})(?:[/-].*)?", re.ASCII)
+"""A device of claims of AMD GPUs: the numbers of its card and its renderD."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,16 +107,28 @@ def _begun(order: NodeOrder, before: Standing | None, own: OrderAnswer | None) -
     )  # fmt: skip
 
 
+def vendor_for(order: NodeOrder) -> str:
+    """Whose GPUs the order is about."""
+    if not order.layouts:
+        return names.NVIDIA
+    from kgpu.formats.partition_mode import by_modes
+
+    return names.AMD if by_modes(order.layouts) else names.NVIDIA
+
+
 def unfit(order: NodeOrder, inventory: Inventory) -> str:
     """Why the order can never be carried out here, "" if it can."""
-    if inventory.vendor != names.NVIDIA:
-        done = "cut" if order.layouts else "reset"
-        return f"only NVIDIA GPUs can be {done} by kgpu, and this node's are of {inventory.vendor}"
+    wanted = vendor_for(order)
+    if inventory.vendor != wanted:
+        done = "be parted" if order.layouts else "be reset"
+        title = wanted.upper()
+        return f"only {title} GPUs can {done} by kgpu, and this node's are of {inventory.vendor}"
     listed = {gpu.uuid: gpu for gpu in inventory.accelerators}
     for uuid in order.gpus:
         gpu = listed.get(uuid)
         if gpu is None or _is_missing(gpu):
-            return f"this node's driver lists no GPU {uuid}; take its UUID from `nvidia-smi -L` there"
+            lists = "amd-smi list" if wanted == names.AMD else "nvidia-smi -L"
+            return f"this node's driver lists no GPU {uuid}; take its UUID from `{lists}` there"
         if gpu.partitions and not order.layouts:
             profiles = ", ".join(dict.fromkeys(part.profile for part in gpu.partitions))
             return (
@@ -142,6 +155,21 @@ def holders(order: NodeOrder, holdings: Iterable[Holding], inventory: Inventory 
     return tuple(sorted(found))
 
 
+def stranded(holdings: Iterable[Holding], inventory: Inventory) -> tuple[HolderPod, ...]:
+    """The pods that have a device of this node's vendor that is no GPU, and no part of one, any more."""
+    from kgpu.hw.vendor import vendor_of
+
+    counts, drivers = vendor_of(inventory.vendor).counts, names.DRA_DRIVERS - {names.DRA_GPU_DRIVER}
+    found = {
+        HolderPod(namespace=holding.namespace, name=holding.pod)
+        for holding in holdings
+        if counts(holding.resource) or holding.resource in drivers
+        for device in holding.devices
+        if not gpu_of(device, holding.resource, inventory)
+    }
+    return tuple(sorted(found))
+
+
 def elsewhere(holders: Iterable[HolderPod], holdings: Iterable[Holding]) -> tuple[HolderPod, ...]:
     """The pods that have other devices than the ``holders``: the operator knows by them whom the kubelet has not named.
 
@@ -164,10 +192,20 @@ def gpu_of(device: str, resource: str, inventory: Inventory | None, *, known: Co
     for gpu in gpus:
         if name == gpu.uuid or any(part.uuid == name for part in gpu.partitions):
             return gpu.uuid
+    if resource in names.DRA_DRIVERS - {names.DRA_GPU_DRIVER} and inventory is not None:
+        return _claimed(resource, name, inventory)
     if not (resource == names.DRA_GPU_DRIVER or resource.startswith(f"{names.NVIDIA_DOMAIN}/")):
         return ""
     number = _NUMBER.fullmatch(name)
     return next((gpu.uuid for gpu in gpus if number is not None and gpu.minor == int(number[1])), "")
+
+
+def _claimed(driver: str, device: str, inventory: Inventory) -> str:
+    from kgpu.hw.claim_devices import claimed_unit  # only where such a claim is held
+
+    unit = claimed_unit(driver, device, inventory)
+    parts = {part.uuid: part.parent_uuid for gpu in inventory.accelerators for part in gpu.partitions}
+    return parts.get(unit, unit)
 
 
 def ordered_gpus(

@@ -29,10 +29,10 @@ def reading_roles(orders: Orders) -> tuple[str, ...]:
     return tuple(name for name in roles if config is not None and not why_stopped(config, orders.labels, name))
 
 
-def why_uncut(orders: Orders) -> str:
-    """Why no process of this node runs the role that cuts GPUs, "" if one does or nothing is known."""
+def why_uncut(orders: Orders, vendor: str) -> str:
+    """Why no process of this node runs the role that parts a vendor's GPUs, "" if one does or nothing is known."""
     config = orders.config
-    roles = [role.name for role in ROLES if role.cuts]
+    roles = [role.name for role in ROLES if role.cuts == vendor]
     if config is None:
         return ""
     return next((why_stopped(config, orders.labels, name) for name in roles), "this agent has no role for it")
@@ -70,7 +70,7 @@ def make_follower(
             api=api, own=orders, node=options.node_name, ordered=ordered, readers=readers, reader=reader,
             holdings=PodResources(options.pod_resources_socket, in_pod=options.in_pod),
             verdicts=file.read, was_reset=was_reset, peers=peers,
-            cuts=lambda: any(slot.role.cuts for slot in slots),
-            uncut=lambda: why_uncut(orders),
+            cuts=lambda vendor: any(slot.role.cuts == vendor for slot in slots),
+            uncut=lambda vendor: why_uncut(orders, vendor),
         )
     )  # fmt: skip

@@ -79,7 +79,7 @@ class DriverReaders(Protocol):
 
 def _purpose(standing: Standing) -> str:
     order = standing.order
-    what = "exchanges the driver" if order.exchange else "cuts GPUs into slices" if order.layouts else "resets GPUs"
+    what = "exchanges the driver" if order.exchange else "parts GPUs otherwise" if order.layouts else "resets GPUs"
     return f"the operation {order.id} {what}"
 
 
@@ -94,8 +94,8 @@ class OrderContext:
     ``reader()`` lends a reader for as long as a block lasts. ``verdicts()`` are those of health, None if there are
     none. ``was_reset(gpus)`` tells health that these were reset just now, and raises HostError; it may block.
     ``users()`` are the processes of this agent that have the driver open. ``peers`` are the node's other agents, None
-    where it has one. ``cuts()`` says whether a role of this process cuts GPUs, and ``uncut()`` why no process of this
-    node does, "" where one does.
+    where it has one. ``cuts(vendor)`` says whether a role of this process parts that vendor's GPUs, and ``uncut``
+    why no process of this node does, "" where one does.
     """
 
     api: Callable[[], KubeApi]
@@ -109,8 +109,8 @@ class OrderContext:
     was_reset: Callable[[tuple[str, ...]], None] = _deaf
     users: Callable[[], tuple[DriverUser, ...]] = driver_users
     peers: OrderPeers | None = None
-    cuts: Callable[[], bool] = lambda: False
-    uncut: Callable[[], str] = lambda: ""
+    cuts: Callable[[str], bool] = lambda _vendor: False
+    uncut: Callable[[str], str] = lambda _vendor: ""
     boot: str = field(default_factory=boot_id)
     uptime: Callable[[], float] = uptime
     clock: Clock = field(default_factory=SystemClock)
@@ -236,12 +236,13 @@ class OrderFollower:
     def _change(self, standing: Standing, pods: tuple[HolderPod, ...]) -> OrderAnswer:
         """The answer while a role cuts the GPUs, here or in another process, and afterwards."""
         context, order = self._context, standing.order
-        why = context.uncut()
+        vendor = node_orders.vendor_for(order)
+        why = context.uncut(vendor)
         result = standing.result or context.ordered.answered(order.id)
         if result is None and why:
-            result = ChangeResult(done=False, text=f"no MIG manager runs on this node: {why}")
+            result = ChangeResult(done=False, text=f"nothing on this node parts GPUs of {vendor}: {why}")
         if result is None:
-            return answer(order, waits=CUTTING if context.cuts() else "", holders=pods)
+            return answer(order, waits=CUTTING if context.cuts(vendor) else "", holders=pods)
         if self._standing == standing and standing.result is None:
             self._standing = replace(standing, result=result)
             self._obey(self._standing)

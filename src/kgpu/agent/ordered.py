@@ -25,7 +25,7 @@ class OrderedGpus:
         self.answers = ChangeNotifier()
         """Counts the answers to orders of changes."""
         self._ordered_back: Mapping[str, str] = _NONE
-        self._withheld: Mapping[str, str] = _NONE
+        self._withheld: dict[str, Mapping[str, str]] = {}
         self.released = ""
         """Why nothing here may open the driver, "" while it may."""
         self.held = ""
@@ -45,16 +45,16 @@ class OrderedGpus:
             self._ordered_back, self.released, self.change, self.held, self.verifies = wanted
             self._news.notify()
 
-    def withhold(self, gpus: Mapping[str, str]) -> None:
-        """Offer these GPUs to no pod without an order, by UUID, and why; in place of those that were named before."""
-        if gpus != self._withheld:
-            self._withheld = dict(gpus)
+    def withhold(self, gpus: Mapping[str, str], *, by: str = "") -> None:
+        """Offer these GPUs to no pod without an order, by UUID, and why; in place of those that ``by`` named before."""
+        if gpus != self._withheld.get(by, _NONE):
+            self._withheld[by] = dict(gpus)
             self._news.notify()
 
     @property
     def withdrawn(self) -> Mapping[str, str]:
         """The GPUs that are offered to no pod, by UUID, and why."""
-        return {**self._withheld, **self._ordered_back}
+        return {**{uuid: why for named in self._withheld.values() for uuid, why in named.items()}, **self._ordered_back}
 
     def answer(self, act: str, result: ChangeResult) -> None:
         """Say what has come of the change that the act ``act`` orders."""

@@ -19,7 +19,8 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.inotify import Inotify
 from kgpu.deviceplugin.allocate import IMEX_NODE
 from kgpu.deviceplugin.config import PluginSettings
-from kgpu.formats.cdi import CdiDevice, CdiDeviceNode, Spec, build_spec, dump_spec, kind_of
+from kgpu.deviceplugin.model import GpuUnit
+from kgpu.formats.cdi import CdiDevice, CdiDeviceNode, CdiMount, ContainerEdits, Spec, build_spec, dump_spec, kind_of
 from kgpu.formats.names import CDI_PLUGIN_VENDOR
 from kgpu.host.root import DriverRoot
 from kgpu.hw.port import Inventory
@@ -85,7 +86,8 @@ class PluginSpecs:
                 "set --device-list-strategy envvar (DEVICE_LIST_STRATEGY)",
             )
         if vendor.nodes_suffice:
-            self._keep([_of_nodes(inventory, settings, vendor)])
+            seen = DriverRoot.at(self._seen, driver_host=settings.driver_root)
+            self._keep([_of_nodes(inventory, settings, vendor, seen.settings(vendor.host_files))])
             return
         root = DriverRoot.at(self._seen, driver_host=settings.driver_root, dev_host=settings.dev_root)
         key = _key(inventory, settings, root)
@@ -128,7 +130,9 @@ class PluginSpecs:
         return generated.spec
 
 
-def _of_nodes(inventory: Inventory, settings: PluginSettings, vendor: Vendor) -> Spec:
+def _of_nodes(
+    inventory: Inventory, settings: PluginSettings, vendor: Vendor, mounts: tuple[CdiMount, ...] = ()
+) -> Spec:
     """The spec of a vendor whose containers need device nodes alone: each device's, and those that all need."""
     root, by_index = settings.host_dev_root.rstrip("/"), settings.id_strategy == "index"
 
@@ -141,7 +145,20 @@ def _of_nodes(inventory: Inventory, settings: PluginSettings, vendor: Vendor) ->
         for one in gpu.partitions or (_Whole(str(gpu.index), gpu.uuid, gpu.device_nodes),)
         if one.device_nodes
     ]
-    return build_spec(kind=kind_of(vendor.cdi_vendor, "gpu"), devices=devices, all_device=False)
+    watching = _watching(inventory, settings)
+    devices += [CdiDevice(names=(unit.uuid,), nodes=nodes(unit.device_nodes)) for unit in watching]
+    common = ContainerEdits(mounts=mounts)
+    return build_spec(kind=kind_of(vendor.cdi_vendor, "gpu"), devices=devices, common=common, all_device=False)
+
+
+def _watching(inventory: Inventory, settings: PluginSettings) -> list[GpuUnit]:
+    """What programs get that monitor all GPUs."""
+    if not settings.enable_monitoring:
+        return []
+    from kgpu.deviceplugin.by_id import wanted
+    from kgpu.deviceplugin.monitors import monitor_units
+
+    return monitor_units([gpu for gpu in inventory.accelerators if wanted(gpu, settings)], settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ def agent_report(
         version=__version__,
         generation=generation,
         roles=dict(roles),
+        vendor=inventory.vendor if inventory is not None else names.NVIDIA,
         driver=inventory.driver_version if inventory is not None else "",
         driver_source=place.source if place is not None and place.found else "",
         cuda=".".join(map(str, cuda)) if cuda else "",

@@ -1,9 +1,10 @@
 """Decides from the operator's document and the Node's labels which roles run on this node. Pure.
 
 A role runs if the document names and enables it, and its labels are exactly ``true``. Any other value stops it on this
-node alone, which is how a pause for a driver upgrade works; the decision then says why, for people and programs. When
-kgpu is uninstalled, all roles leave. On a node that has no more work for an agent, all but the features leave: they go
-on until the finder takes over.
+node alone, which is how a pause for a driver upgrade works; the decision then says why, for people and programs. Nodes
+of another vendor than NVIDIA have those roles alone that the document has for that vendor. When kgpu is uninstalled,
+all roles leave. On a node that has no more work for an agent, all but the features leave: they go on until the finder
+takes over.
 """
 
 from __future__ import annotations
@@ -13,8 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.base.suggest import did_you_mean
-from kgpu.formats.agent_config import AgentConfig, RoleConfig
-from kgpu.formats.names import AGENT_NODE_LABEL, AGENT_NODE_LEAVING, PAUSED_FOR_DRIVER_UPGRADE
+from kgpu.formats.agent_config import AgentConfig, RoleConfig, kind_of_node, of_node
+from kgpu.formats.names import (
+    AGENT_NODE_LABEL,
+    AGENT_NODE_LEAVING,
+    LABEL_DEVICE_CONFIG,
+    LABEL_VENDOR,
+    PAUSED_FOR_DRIVER_UPGRADE,
+)
 from kgpu.formats.operands import FINDERS
 
 TRUE: Final = "true"
@@ -46,8 +53,9 @@ DISABLED: Final = RoleDecision(run=False, why="Disabled", reason="it is switched
 
 def wanted_roles(config: AgentConfig, labels: Mapping[str, str], known: Collection[str]) -> dict[str, RoleDecision]:
     """The decision on every role that the document names or the agent knows."""
+    here = of_node(config, labels).roles
     return {
-        name: _wanted(name, config.roles.get(name), config, labels, known)
+        name: _wanted(name, here.get(name), config, labels, known)
         for name in dict.fromkeys((*known, *sorted(config.roles)))
     }
 
@@ -69,12 +77,13 @@ def belongs(labels: Mapping[str, str]) -> bool:
 
 def why_stopped(config: AgentConfig, labels: Mapping[str, str], name: str) -> str:
     """Why the document or the Node's labels keep the role from running on this node; "" if they do not."""
-    return _wanted(name, config.roles.get(name), config, labels, (name,)).reason
+    return _wanted(name, of_node(config, labels).roles.get(name), config, labels, (name,)).reason
 
 
 def labels_that_count(config: AgentConfig, labels: Mapping[str, str]) -> dict[str, str]:
     """The labels on which the decisions depend."""
-    keys = {label for role in config.roles.values() for label in (role.label, role.where) if label} | {AGENT_NODE_LABEL}
+    keys = {label for role in config.roles.values() for label in (role.label, role.where) if label}
+    keys |= {AGENT_NODE_LABEL, LABEL_VENDOR, LABEL_DEVICE_CONFIG}
     return {key: labels[key] for key in sorted(keys) if key in labels}
 
 
@@ -92,6 +101,8 @@ def _wanted(
         return LEAVING
     if leaves_node(labels) and name not in FINDERS:
         return LEAVING_NODE
+    if role is None and name in config.roles:
+        return _not_for(config, labels)
     if role is None or not role.enabled:
         return DISABLED
     if name not in known:
@@ -112,6 +123,16 @@ def _wanted(
         why="Paused" if paused else "SwitchedOff",
         reason=f'the node label {role.label} is "{value}", not "{TRUE}"',
     )
+
+
+def _not_for(config: AgentConfig, labels: Mapping[str, str]) -> RoleDecision:
+    """The decision on a role that others than this node's vendor have."""
+    kind = kind_of_node(config, labels)
+    if kind is None:
+        told = ", ".join(f"{key}={labels[key]}" for key in (LABEL_VENDOR, LABEL_DEVICE_CONFIG) if key in labels)
+        reason = f"the operator has not said yet how nodes with {told} are served"
+        return RoleDecision(run=False, why="NotForVendor", reason=reason)
+    return RoleDecision(run=False, why="NotForVendor", reason=f"it has nothing to do for accelerators of {kind.title}")
 
 
 def _idle(label: str) -> RoleDecision:

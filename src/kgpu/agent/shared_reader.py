@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError
 from kgpu.hw.port import (
+    Activity,
     DriverExchangedError,
     DriverReleasedError,
     EventKind,
@@ -181,6 +182,10 @@ class SharedReader:
 
     async def processes(self) -> tuple[Process, ...]:
         return await self._processes.get()
+
+    async def activity(self, keys: Collection[str]) -> tuple[Activity, ...]:
+        """What was done since the call before. The role ``usage`` alone asks: it is told once, and kept for nobody."""
+        return await self._ask(lambda reader: reader.activity(keys))
 
     def events(self) -> RoleSubscription:
         """Subscribe: everything that happens after the next ``inventory`` call has begun reaches the subscription."""
@@ -374,6 +379,9 @@ class RoleReader:
 
     async def processes(self) -> tuple[Process, ...]:
         return await self._shared.processes()
+
+    async def activity(self, keys: Collection[str]) -> tuple[Activity, ...]:
+        return await self._shared.activity(keys)
 
     def events(self) -> RoleSubscription:
         subscription = self._shared.events()

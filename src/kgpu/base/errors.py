@@ -74,6 +74,7 @@ class DriverFault(enum.StrEnum):
 
     LIBRARY_NOT_FOUND = "library-not-found"
     NOT_LOADED = "driver-not-loaded"  # no kernel module, or no device files
+    INCOMPLETE = "incomplete"  # loaded without the part that programs compute with
     VERSION_MISMATCH = "version-mismatch"  # of kernel module and library
     NO_PERMISSION = "no-permission"
     HUNG = "hung"  # it did not answer in time

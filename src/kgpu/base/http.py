@@ -1,4 +1,6 @@
-"""Answers GET requests for a handful of fixed paths: enough for probes, scrapers and a person with curl.
+"""Answers requests for a handful of fixed paths: enough for probes, scrapers, a person with curl, and one live page.
+
+Only GET, except where a route takes a POST.
 
 A web framework would cost 6 MB of memory; this costs nothing beyond asyncio. Promises: a request's head is at
 most 8 KiB and must arrive within the deadline, the TLS handshake included; the number of open connections is bounded,
@@ -13,12 +15,13 @@ import asyncio
 import logging
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from kgpu.base.connection_limits import PeerConnection, connection_from, make_room, node_addresses
 from kgpu.base.errors import ConfigError, HostError
+from kgpu.base.service import end
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_HEAD: Final = 8192
+MAX_FIELDS: Final = 32  # of a query
 BACKLOG: Final = 128
 REFUSED_AT_ONCE: Final = 16  # connections that are being told that there is no room
 DEADLINE: Final = 5.0  # seconds for a request to arrive
@@ -33,12 +37,15 @@ LINGER: Final = 1.0  # seconds for a client to take its answer and close
 
 REASONS: Final = {
     200: "OK",
+    303: "See Other",
     400: "Bad Request",
     401: "Unauthorized",
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
+    411: "Length Required",
+    413: "Content Too Large",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
@@ -52,7 +59,7 @@ Headers: TypeAlias = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked: the path without its query; headers by name in lower case, several of a name joined by commas.
+    """What was asked: the path, and its query apart; headers by name in lower case, several of a name joined by commas.
 
     ``certificate`` is the client's as ``SSLSocket.getpeercert`` has it, None where none was shown. ``local``: it came
     over the loopback interface.
@@ -63,6 +70,22 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
     certificate: Mapping[str, Any] | None = None
     local: bool = False
+    query: str = ""
+    body: bytes = b""
+
+    def value(self, name: str) -> str:
+        """A value of the query, the first of several; "" where there is none, or the query can't be read."""
+        from urllib.parse import parse_qs
+
+        try:
+            return parse_qs(self.query, max_num_fields=MAX_FIELDS).get(name, [""])[0]
+        except ValueError:
+            return ""
+
+    def number(self, name: str, otherwise: int) -> int:
+        """The same as a whole number."""
+        value = self.value(name)
+        return int(value) if value.isascii() and value.isdecimal() and len(value) < 12 else otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +99,42 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer that goes on until ``pieces`` ends or the client goes. A client that does not take a piece within the
+    server's patience is dropped; ``pieces`` is closed either way.
+    """
+
+    pieces: AsyncGenerator[bytes]
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True)
 class DynamicPage:
     """A page that depends on the request, such as on the formats that the client takes."""
 
     page: Callable[[Request], Response]
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedPage:
+    """A page that waits for something, such as a disk, and leaves the loop to others meanwhile."""
+
+    page: Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedPage:
+    """A page whose answer may go on for as long as the client stays."""
+
+    page: Callable[[Request], Awaitable[Response | Stream]]
+
+
+@dataclass(frozen=True, slots=True)
+class PostedPage:
+    """Takes a POST whose body has at most ``most`` bytes, and nothing else."""
+
+    page: Callable[[Request], Awaitable[Response]]
+    most: int = 4096
 
 
 def local_only(page: Callable[[], Response]) -> DynamicPage:
@@ -88,7 +143,7 @@ def local_only(page: Callable[[], Response]) -> DynamicPage:
     return DynamicPage(lambda request: page() if request.local else refused)
 
 
-Page: TypeAlias = Callable[[], Response] | DynamicPage
+Page: TypeAlias = Callable[[], Response] | DynamicPage | AwaitedPage | StreamedPage | PostedPage
 Routes: TypeAlias = Mapping[str, Page]
 
 
@@ -158,27 +213,39 @@ def parse(head: bytes) -> Request | Response:
         if colon and name and name == name.strip():
             key = name.lower()
             headers[key] = (f"{headers[key]}, " if key in headers else "") + value.strip(" \t")
-    return Request(line["method"].decode("ascii"), line["path"].decode("ascii").split("?", 1)[0], headers)
+    path, _, query = line["path"].decode("ascii").partition("?")
+    return Request(line["method"].decode("ascii"), path, headers, query=query)
 
 
-def reply(request: Request, routes: Routes) -> Response:
+def _methods(route: Page | None) -> tuple[str, ...]:
+    return ("POST",) if isinstance(route, PostedPage) else ("GET",) if isinstance(route, StreamedPage) else _READING
+
+
+_READING: Final = ("GET", "HEAD")
+
+
+async def reply(request: Request, routes: Routes) -> Response | Stream:
     """The page that was asked for."""
-    if request.method not in {"GET", "HEAD"}:
-        return Response(405, "only GET and HEAD\n", headers=(("Allow", "GET, HEAD"),))
     route = routes.get(request.path)
+    if request.method not in (methods := _methods(route)):
+        return Response(405, f"only {' and '.join(methods)}\n", headers=(("Allow", ", ".join(methods)),))
     if route is None:
         return Response(404, f"there is: {' '.join(routes)}\n")
     try:
+        if isinstance(route, AwaitedPage | StreamedPage | PostedPage):
+            return await route.page(request)
         return route.page(request) if isinstance(route, DynamicPage) else route()
     except Exception:
         log.exception("a page failed")
         return Response(500, "this page failed; see the log\n")
 
 
-def answer(head: bytes, routes: Routes) -> tuple[Response, bool]:
+async def answer(head: bytes, routes: Routes) -> tuple[Response | Stream, bool]:
     """The answer to a request's head, and whether its body is to be sent (not for HEAD)."""
     request = parse(head)
-    return (request, True) if isinstance(request, Response) else (reply(request, routes), request.method != "HEAD")
+    if isinstance(request, Response):
+        return request, True
+    return await reply(request, routes), request.method != "HEAD"
 
 
 def encode(response: Response, *, with_body: bool, more: Iterable[tuple[str, str]] = ()) -> bytes:
@@ -191,6 +258,13 @@ def encode(response: Response, *, with_body: bool, more: Iterable[tuple[str, str
         "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
     )
     return head.encode("latin-1", "replace") + (body if with_body else b"")
+
+
+def encode_head(stream: Stream, more: Iterable[tuple[str, str]] = ()) -> bytes:
+    """The head of an answer whose end is the connection's."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in more)
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {stream.content_type}\r\n{lines}"
+    return f"{head}Cache-Control: no-store\r\nConnection: close\r\n\r\n".encode("latin-1", "replace")
 
 
 class StatusServer:
@@ -268,7 +342,8 @@ class StatusServer:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: SSLContext | None,
         client: PeerConnection, *, refuse: bool,
     ) -> None:  # fmt: skip
-        response, with_body = Response(503, "too many connections\n"), True
+        response: Response | Stream = Response(503, "too many connections\n")
+        with_body = True
         encrypted = context is None
         try:
             try:
@@ -283,6 +358,9 @@ class StatusServer:
                     return
                 response = Response(408, "too slow\n")
             client.sending = True
+            if isinstance(response, Stream):
+                await self._stream(reader, writer, response)
+                return
             await self._send(writer, encode(response, with_body=with_body, more=self._access.headers()))
             client.answered = True
             async with asyncio.timeout(LINGER):
@@ -299,6 +377,21 @@ class StatusServer:
         finally:
             writer.transport.abort()
 
+    async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stream: Stream) -> None:
+        """Send the pieces until they end, or the client does: it has nothing more to say than that."""
+        sending = asyncio.create_task(self._send_pieces(writer, stream))
+        leaving = asyncio.create_task(_read_away(reader))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end(sending, leaving)
+            await stream.pieces.aclose()
+
+    async def _send_pieces(self, writer: asyncio.StreamWriter, stream: Stream) -> None:
+        await self._send(writer, encode_head(stream, self._access.headers()))
+        async for piece in stream.pieces:
+            await self._send(writer, piece)
+
     async def _send(self, writer: asyncio.StreamWriter, data: bytes) -> None:
         async with asyncio.timeout(self._patience):
             writer.transport.set_write_buffer_limits(high=0)
@@ -307,7 +400,7 @@ class StatusServer:
 
     async def _read(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: PeerConnection
-    ) -> tuple[Response, bool]:
+    ) -> tuple[Response | Stream, bool]:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
@@ -321,7 +414,32 @@ class StatusServer:
         certificate = writer.get_extra_info("peercert") or None
         request = replace(request, certificate=certificate, local=client.local)
         refused = await self._access.refuse(request)
-        return refused or reply(request, self._routes), request.method != "HEAD"
+        route = self._routes.get(request.path)
+        if refused is None and isinstance(route, PostedPage) and request.method == "POST":
+            body = await _body(reader, request, route.most)
+            if isinstance(body, Response):
+                return body, True
+            request = replace(request, body=body)
+        return refused or await reply(request, self._routes), request.method != "HEAD"
+
+
+async def _body(reader: asyncio.StreamReader, request: Request, most: int) -> bytes | Response:
+    """The request's body, or why it is not taken."""
+    length = request.headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit()) or "transfer-encoding" in request.headers:
+        return Response(411, "a request with a body says by Content-Length how long that is\n")
+    if len(length) > 9 or int(length) > most:
+        return Response(413, f"a body has at most {most} bytes here\n")
+    try:
+        return await reader.readexactly(int(length))
+    except asyncio.IncompleteReadError:
+        return Response(400, "the request ended early\n")
+
+
+async def _read_away(reader: asyncio.StreamReader) -> None:
+    """Return when the other side has closed."""
+    while await reader.read(MAX_HEAD):
+        pass
 
 
 def _host(name: Any) -> str:

@@ -1,7 +1,8 @@
 """Text from outside, made fit to be shown: in conditions, Events, terminals.
 
 Control characters forge lines and drive terminals, marks of direction turn a sentence round, and half characters can't
-be encoded at all. Each becomes the replacement character, so that it is seen that something was there.
+be encoded at all. Each becomes the replacement character, so that it is seen that something was there. A number has its
+noun in the right form.
 """
 
 from __future__ import annotations
@@ -22,6 +23,16 @@ def one_line(text: str, limit: int | None = None) -> str:
     """The text as one printable line: white space is one blank, and what is longer than ``limit`` characters is cut."""
     line = printable(" ".join(text.split()))
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """The number and the noun; ``many`` is its plural where an s is not enough."""
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
+def underscored(name: str) -> str:
+    """A product's name as one word, as AMD's programs write it: without parentheses, and underscores for blanks."""
+    return name.replace("(", "").replace(")", "").replace(" ", "_")
 
 
 def last_words(text: str, limit: int) -> str:

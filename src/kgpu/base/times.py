@@ -1,7 +1,8 @@
-"""Moments as Kubernetes writes them."""
+"""Moments as Kubernetes writes them, and the time zones in which people say theirs."""
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from typing import Final
 
@@ -15,3 +16,18 @@ def stamp_of(moment: float) -> str:
     ``moment`` is in seconds since 1970. Such texts sort as their moments do.
     """
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(moment, LAST_MOMENT)))
+
+
+def time_zone(name: str) -> dt.tzinfo:
+    """The zone of that name, such as ``Europe/Berlin``; ``UTC`` also where there is no database of zones.
+
+    Raises ValueError where there is none of that name.
+    """
+    if name == "UTC":
+        return dt.UTC
+    import zoneinfo  # not for those that only write moments
+
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, TypeError, OSError) as error:
+        raise ValueError(f"unknown time zone {str(name)[:64]}") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +19,7 @@ from kgpu.base.problems import obstacle_in
 
 if TYPE_CHECKING:
     from kgpu.deviceplugin.config import PluginSettings
+    from kgpu.kube.client import Client
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -71,6 +72,15 @@ class ExampleGroup(Examples, click.Group):
     """A group with examples; its subcommands are ``ExampleCommand`` unless they say otherwise."""
 
     command_class = ExampleCommand
+
+
+class ListingGroup(ExampleGroup):
+    """A group that lists when it is given no command; a word that is none is one that is mistyped."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in {"-h", "--help"}):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
 
 
 def output_option(*forms: str, default: str = "text") -> Callable[[F], F]:
@@ -168,6 +178,17 @@ def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
         if obstacle is not None:
             raise obstacle from group
         raise
+
+
+async def with_api(kubeconfig: str, work: Callable[[Client], Awaitable[T]]) -> T:
+    """Do ``work`` with a connection to the API server, which is closed at its end."""
+    from kgpu.kube.client import connect
+
+    api = connect(kubeconfig)
+    try:
+        return await work(api)
+    finally:
+        await api.close()
 
 
 def print_error(error: UserError, program: str = "kgpu") -> None:

@@ -43,6 +43,12 @@ def namespaces(ctx: click.Context, param: click.Parameter, incomplete: str) -> N
     return _beginning(incomplete, _of_cluster(ctx, "Namespace"))
 
 
+def namespaced_pods(ctx: click.Context, param: click.Parameter, incomplete: str) -> Names:
+    """``NAMESPACE/NAME`` of the cluster's pods."""
+    del param
+    return _of_kind(ctx, "Pod", incomplete)
+
+
 def rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids of the doctor's rules, with their titles where the shell shows help."""
     from click.shell_completion import CompletionItem

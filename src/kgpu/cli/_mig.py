@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from kgpu.base.errors import ConfigError, HostError, UserError
+from kgpu.base.printable import counted
 
 if TYPE_CHECKING:
     from kgpu.formats.mig_config import MigConfigs
@@ -119,7 +120,7 @@ def step_words(step: MigStep, gpu: SurveyedGpu) -> str:
             return f"make a GPU instance {names.get(step.profile or 0, step.profile)} at {step.start}"
         case MigAction.CREATE_COMPUTE:
             slices = COMPUTE_SLICES[step.profile or 0]
-            return f"make a compute instance of {slices} slice{'s' if slices > 1 else ''} at {step.start} of {within}"
+            return f"make a compute instance of {counted(slices, 'slice')} at {step.start} of {within}"
 
 
 def plan_lines(planned: PlannedGpu) -> list[str]:
@@ -130,7 +131,7 @@ def plan_lines(planned: PlannedGpu) -> list[str]:
     if not planned.steps:
         return [f"{found.name}: {now_words(found)}; nothing to do"]
     taken = takes_from(found.gpu, planned.steps)
-    lines = [f"{found.name}: {now_words(found)}; {len(planned.steps)} step{'s' if len(planned.steps) > 1 else ''}"]
+    lines = [f"{found.name}: {now_words(found)}; {counted(len(planned.steps), 'step')}"]
     lines += [f"  {step_words(step, found)}" for step in planned.steps]
     lines += [f"  in use, so that apply refuses: {one.profile.name} at {one.start}" for one in taken]
     return lines

@@ -13,6 +13,7 @@ import click
 
 from kgpu.base.printable import one_line, printable
 from kgpu.cli._common import print_json
+from kgpu.formats.partition_mode import parse_mode
 
 if TYPE_CHECKING:
     from kgpu.kube.port import KubeApi
@@ -141,6 +142,9 @@ def _mig(operation: Operation) -> str:
 
 
 def _slices(devices: Mapping[str, int]) -> str:
+    mode = next(iter(devices), "")
+    if parse_mode(mode) is not None:
+        return mode
     return ", ".join(f"{count} of {name}" for name, count in sorted(devices.items())) or "no slices"
 
 

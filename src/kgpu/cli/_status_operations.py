@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from kgpu.base.printable import counted
+
 if TYPE_CHECKING:
     from kgpu.operations.model import Operation, UnreadableOperation
     from kgpu.operator.watching import WatchedCluster
@@ -45,11 +47,12 @@ class NodeOperations:
     def lines(self, now: float) -> list[str]:
         """As the screen shows them; empty if there is nothing to tell."""
         waiting = sum(_waits_for_approval(row) for row in self.unended)
-        many = "operation on a node" if len(self.unended) == 1 else "operations on nodes"
-        wait = f", {waiting} of which {'waits' if waiting == 1 else 'wait'} for approval" if waiting else ""
-        lines = _section(f"{len(self.unended)} {many}{wait}:", self.unended, now)
-        have = "operation has" if len(self.failed) == 1 else "operations have"
-        lines += _section(f"{len(self.failed)} {have} failed within a day:", self.failed, now)
+        some = "which" if len(self.unended) == 1 else f"{waiting} of which"
+        wait = f", {some} {'waits' if waiting == 1 else 'wait'} for approval" if waiting else ""
+        many = counted(len(self.unended), "operation on a node", "operations on nodes")
+        lines = _section(f"{many}{wait}:", self.unended, now)
+        failed = counted(len(self.failed), "operation has", "operations have")
+        lines += _section(f"{failed} failed within a day:", self.failed, now)
         lines += self._machines()
         if self.stopped:
             lines.append(f"✘ kgpu begins no operation on its own: {self.stopped}")

@@ -18,13 +18,25 @@ if TYPE_CHECKING:
     from kgpu.advise.answer import SharingAnswer
     from kgpu.advise.read import ReadGpus
 
-EXAMPLES: Final = "kgpu advise sharing\nkgpu advise sharing --need isolation"
+EXAMPLES: Final = "kgpu advise sharing\nkgpu advise sharing --need isolation\nkgpu advise nodepool gpu-a100"
 SHARING: Final = """
 kgpu advise sharing
 kgpu advise sharing --no-cluster
 kgpu advise sharing --node gpu-7
 kgpu advise sharing --need isolation
 kgpu advise sharing -o json | jq '.cluster.kinds[] | {product, ways}'
+"""
+WORKLOAD: Final = """
+kgpu advise workload ml/serve
+kgpu advise workload ml/serve --since 14d
+kgpu advise workload ml/serve --from usage.jsonl
+kgpu advise workload ml/serve --from usage.jsonl --neighbours trusted -o json
+"""
+NOT_ENOUGH: Final = 3
+NODEPOOL: Final = """
+kgpu advise nodepool gpu-a100
+kgpu advise nodepool gpu-a100 -o json | jq .set
+kgpu advise nodepool gpu-a100 --snapshot cluster.tar.gz
 """
 # As kgpu.advise.ways has them: help and completion come without importing that.
 NEED_WORDS: Final = ("isolation", "memory-limit", "throughput", "many-small", "whole-gpu", "by-attribute")
@@ -67,6 +79,105 @@ def sharing(
     from kgpu.cli.doctor import width
 
     click.echo(as_text(found, width=width(), color=sys.stdout.isatty()))
+
+
+@advise.command("workload", examples=WORKLOAD)
+@click.argument("name", metavar="NAMESPACE/NAME")
+@click.option("--from", "file", default="", metavar="FILE",
+              help="A recording to read in place of the cluster's; - is standard input.")  # fmt: skip
+@click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server.")
+@click.option("--context", "kube_context", default="", metavar="NAME", help="The kubeconfig's context to use.")
+@click.option("--since", default="", metavar="TIME", help="From when: 2026-07-20T08:00:00Z, or 7d before its end.")
+@click.option("--until", default="", metavar="TIME", help="Until when, written the same way.")
+@click.option("--neighbours", type=click.Choice(("untrusted", "trusted")), default="untrusted", show_default=True,
+              help="With whom it would share: trusted ones are of the same owner and promise.")  # fmt: skip
+@click.option("--prices", default="", metavar="FILE", help="Your prices, CSV or YAML; they go before kgpu's own.")
+@output_option()
+@click.pass_context
+def workload(
+    context: click.Context, *, name: str, file: str, kubeconfig: str, kube_context: str, since: str, until: str,
+    neighbours: str, prices: str, output: str,
+) -> None:  # fmt: skip
+    """Say which way of sharing is right for a workload, from what its pods have used in three days or more.
+
+    NAME is that of what made the pods (a Deployment, a Job), or of a pod. What they have used is read from the
+    Deployment kgpu-usage where there is one, else from the nodes' agents, as in `kgpu usage`. The first row of the
+    table in docs/how-to/right-size-a-workload.md that holds is taken; never by utilisation alone. Exit code 3: not
+    enough data.
+    """
+    from kgpu.advise import strategy_text
+    from kgpu.advise.strategy import WorkloadCase
+    from kgpu.cli._recordings import recorded, window
+    from kgpu.usage.measure import measure
+    from kgpu.usage.nodes import PricedNode
+    from kgpu.usage.price_file import read_prices
+    from kgpu.usage.prices import PriceBook
+    from kgpu.usage.recording import read
+    from kgpu.usage.segments import timeline
+
+    namespace, slash, own = name.partition("/")
+    if not (namespace and slash and own):
+        raise ConfigError(
+            f"{one_line(name, 120)} is no NAMESPACE/NAME", "for example ml/serve", "say where the workload is"
+        )
+    if not file:
+        check_kubeconfig(context, kubeconfig)
+    times = timeline(read(file) if file else run_async(recorded(kubeconfig, kube_context, since)))
+    for advice in times.advice:
+        click.echo(f"note: {advice.one_line()}", err=True)
+    use = measure(times, namespace, own, *window(times, since, until))
+    if use is None:
+        where = f" --from {file}" if file else ""
+        raise ConfigError(
+            f"{file or 'what the cluster has recorded'} has nothing of {one_line(name, 120)}"
+            + (" in that time" if since or until else ""),
+            "a workload whose pods held GPUs in the recording", f"see who did: kgpu usage{where} --by owner",
+        )  # fmt: skip
+    book = PriceBook(read_prices(prices) if prices else None)
+    price = book.price(PricedNode(), use.product)
+    found = strategy_text.advise(
+        name, WorkloadCase(use=use, trusted=neighbours == "trusted"), per_gpu_hour=price.per_gpu_hour,
+        currency=book.currency,
+    )  # fmt: skip
+    if output == "json":
+        print_json(strategy_text.as_data(found))
+    else:
+        click.echo(strategy_text.as_text(found))
+    context.exit(0 if found.chosen is not None else NOT_ENOUGH)
+
+
+@advise.command("nodepool", examples=NODEPOOL)
+@click.argument("pool", metavar="POOL")
+@click.option("--snapshot", default="", metavar="FILE", help="Ask an archive of `kgpu collect` or a dump, no cluster.")
+@click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server.")
+@output_option()
+@click.pass_context
+def nodepool(context: click.Context, *, pool: str, snapshot: str, kubeconfig: str, output: str) -> None:
+    """Print what an autoscaler has to be told of a pool of GPU nodes, so that it can make the first one.
+
+    Tags of an Auto Scaling group or scale set, annotations of a MachineDeployment, or parts of a Karpenter NodePool and
+    NodeOverlay, from what the pool's nodes offer now. Reads, and changes nothing.
+    """
+    from kgpu.advise import pool_text
+    from kgpu.advise.pools import facts, pools
+    from kgpu.cli._cluster_objects import objects_of, seen
+    from kgpu.formats.names import NODE_POOL_LABELS
+
+    check_kubeconfig(context, kubeconfig)
+    objects = list(objects_of(run_async(seen(snapshot, kubeconfig, ("Node", "Pod"))), ("Node", "Pod")))
+    found = pools(objects)
+    if pool not in found:
+        near = did_you_mean(pool, found)
+        raise ConfigError(
+            f"no node is of a pool {one_line(pool, 80)}" + (f"; {near}" if near else ""),
+            f"one of {', '.join(sorted(found) or ('those that nodes name by the labels', *NODE_POOL_LABELS))}",
+            "correct the name: kubectl get nodes --show-labels",
+        )
+    known = facts(pool, found[pool], (obj for obj in objects if obj.get("kind") == "Pod"))
+    if output == "json":
+        print_json(pool_text.as_data(known))
+    else:
+        click.echo(pool_text.as_text(known))
 
 
 def _answer(

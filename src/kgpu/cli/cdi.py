@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kgpu.base.errors import ConfigError
+from kgpu.base.printable import counted
 from kgpu.cli._common import ExampleCommand, print_json, run_async
 from kgpu.cli._options import help_alone, settled
 from kgpu.cli.main import CommandEntry, LazyGroup
@@ -296,7 +297,7 @@ def _finish(generated: Generated, target: Output, as_json: bool, report: str) ->
     _tell(generated, as_json, report, files)
     for path, spec in zip(files, generated.specs.values(), strict=False):
         number = len(spec.devices)
-        click.echo(f"{path}: {number} device{'' if number == 1 else 's'} of {spec.kind}", err=True)
+        click.echo(f"{path}: {counted(number, 'device')} of {spec.kind}", err=True)
 
 
 def _with_twins(generated: Generated, files: list[str]) -> Generated:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kgpu.base.errors import ConfigError, HostError, HwError
+from kgpu.base.printable import counted
 from kgpu.cli._common import ExampleCommand, ExampleGroup, output_option, print_json, spec_dir_option
 from kgpu.formats.names import CDI_DIR, CDI_STATIC_DIR
 
@@ -187,14 +188,10 @@ def _lines(result: Validation, places: tuple[str, ...], *, color: bool) -> list[
     lines += [f"note: {note}" for note in result.notes]
     errors = sum(flaw.severity == "error" for flaw in result.flaws)
     warnings = len(result.flaws) - errors
-    state = "valid" if result.valid else _counted(errors, "error")
-    state += f", {_counted(warnings, 'warning')}" if warnings else ""
-    lines.append(f"{_counted(len(result.files), 'file')}, {_counted(len(result.names), 'device')}: {state}")
+    state = "valid" if result.valid else counted(errors, "error")
+    state += f", {counted(warnings, 'warning')}" if warnings else ""
+    lines.append(f"{counted(len(result.files), 'file')}, {counted(len(result.names), 'device')}: {state}")
     return lines
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _document(result: Validation) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""``kgpu crds``: print, install and remove the definitions of kgpu's kinds: ClusterPolicy, NVIDIADriver, NodeOperation.
+"""``kgpu crds``: print, install and remove the definitions of kgpu's kinds, from ClusterPolicy to GPUUsagePolicy.
 
 ``apply`` is over when the API server serves the kinds; ``delete`` removes nothing while there are objects that would go
 with their definition, unless it is told to. Both do nothing where there is nothing to do.
@@ -6,14 +6,14 @@ with their definition, unless it is told to. Both do nothing where there is noth
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from kgpu.base.errors import ConfigError, KubeError
-from kgpu.cli._common import ExampleGroup, check_kubeconfig, output_option, run_async
+from kgpu.cli._common import ExampleGroup, check_kubeconfig, output_option, run_async, with_api
 from kgpu.formats.names import KGPU, OPERATOR_FIELD_MANAGER, PART_OF_LABEL
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class KeptError(KubeError):
 
 @click.group(cls=ExampleGroup, examples=EXAMPLES)
 def crds() -> None:
-    """Install and remove the definitions of kgpu's kinds: ClusterPolicy, NVIDIADriver, NodeOperation."""
+    """Install and remove the definitions of kgpu's kinds, from ClusterPolicy to GPUUsagePolicy."""
 
 
 @crds.command("print", examples=PRINT_EXAMPLES)
@@ -96,7 +96,8 @@ def print_(output: str) -> None:
 def apply(paths: tuple[str, ...], kubeconfig: str, timeout: float) -> None:
     """Install the definitions, or bring them up to date, and wait until they are served."""
     wanted = definitions(paths)
-    run_async(_with_api(kubeconfig, lambda api: install(api, wanted, timeout)))
+    check_kubeconfig(click.get_current_context(), kubeconfig)
+    run_async(with_api(kubeconfig, lambda api: install(api, wanted, timeout)))
 
 
 @crds.command(examples=DELETE_EXAMPLES)
@@ -112,7 +113,8 @@ def delete(paths: tuple[str, ...], kubeconfig: str, timeout: float, *, force: bo
             "leave one of them out",
         )
     wanted = definitions(paths)
-    run_async(_with_api(kubeconfig, lambda api: remove(api, wanted, timeout, force=force, unused=unused)))
+    check_kubeconfig(click.get_current_context(), kubeconfig)
+    run_async(with_api(kubeconfig, lambda api: remove(api, wanted, timeout, force=force, unused=unused)))
 
 
 def definitions(paths: Sequence[str]) -> list[Object]:
@@ -151,17 +153,6 @@ def _checked(item: Any, file: Path) -> Object:
         f"objects of kind {KIND}, with a name",
         "take the document out, or leave --filepath out",
     )
-
-
-async def _with_api(kubeconfig: str, work: Callable[[KubeApi], Awaitable[None]]) -> None:
-    from kgpu.kube.client import connect
-
-    check_kubeconfig(click.get_current_context(), kubeconfig)
-    api = connect(kubeconfig)
-    try:
-        await work(api)
-    finally:
-        await api.close()
 
 
 def _resource() -> Resource:

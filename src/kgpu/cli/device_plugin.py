@@ -133,6 +133,7 @@ async def _run(
     root = driver_root_here(settings)
     env = with_state(os.environ, root)
     reader = SharedReader(lambda: _open(root))
+    host_root = Path(os.environ.get(ENV_HOST_ROOT) or "/")
     context = DevicePluginContext(
         reader=reader,
         config=source,
@@ -143,7 +144,8 @@ async def _run(
         overrides={"container_driver_root": str(root), **overrides},
         env=env,
         cdi_writer=PluginSpecs(root, cdi_dir),
-        verdicts=VerdictFile(verdicts_path(os.environ.get(ENV_HOST_ROOT) or "/", os.environ)),
+        verdicts=VerdictFile(verdicts_path(host_root, os.environ)),
+        host_root=host_root,
         wait=not settings.fail_on_init_error,
     )
     tasks = [asyncio.create_task(run(context), name="device plugin")]

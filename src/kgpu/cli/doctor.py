@@ -26,6 +26,7 @@ kgpu doctor node gpu-1
 kgpu doctor deployment ml/serve --from cluster.yaml
 kgpu doctor --from bundle.tar.gz -o json
 kubectl describe pod train-0 | kgpu doctor -
+kgpu doctor -f train.yaml
 kgpu doctor --host
 kgpu doctor --watch
 kgpu doctor --explain SCH-08
@@ -48,6 +49,8 @@ _SHOWN: Final = "node N, pod NS/NAME, deployment NS/NAME, job NS/NAME, statefuls
     metavar="PATH",
     help="Look at this archive, folder, dump or text (-, also without --from: standard input).",
 )
+@click.option("-f", "files", multiple=True, metavar="FILE",
+              help="Would the pods of this manifest run, and if not, why? Repeatable; -: standard input.")  # fmt: skip
 @click.option("--host", is_flag=True, help="Look at this machine itself: run it on the node.")
 @click.option("--root", default="/", show_default=True, metavar="DIR", help="With --host: where the host's root is.")
 @click.option("--explain", "explain_id", default="", is_flag=False, flag_value=ALL, metavar="[ID]",
@@ -60,8 +63,8 @@ _SHOWN: Final = "node N, pod NS/NAME, deployment NS/NAME, job NS/NAME, statefuls
 @output_option("text", "json", "yaml", "sarif")
 @click.pass_context
 def doctor(
-    context: click.Context, *, target: tuple[str, ...], namespace: str, path: str, host: bool, root: str,
-    explain_id: str, watch: bool, interval: float, verbose: bool, kubeconfig: str, output: str,
+    context: click.Context, *, target: tuple[str, ...], namespace: str, path: str, files: tuple[str, ...],
+    host: bool, root: str, explain_id: str, watch: bool, interval: float, verbose: bool, kubeconfig: str, output: str,
 ) -> None:  # fmt: skip
     """Say why GPU pods, nodes or the cluster do not work: the cause, the proof, and what to do.
 
@@ -73,6 +76,15 @@ def doctor(
         return
     if target == (STDIN,):
         path, target = path or STDIN, ()
+    if files:
+        check_kubeconfig(context, kubeconfig)
+        if target or host or watch:
+            raise ConfigError("-f beside an object, --host or --watch", "one of them", "leave the other out")
+        from kgpu.cli._doctor_file import look_at_file, print_would_run
+
+        found = run_async(look_at_file(files, namespace or "default", path, kubeconfig, snapshot_of))
+        print_would_run(found, output, shown(found.report, "text"))
+        raise click.exceptions.Exit(found.exit_code)
     if path and host:
         raise ConfigError("--from and --host exclude each other", "one of the two", "leave one out")
     if namespace and not target:

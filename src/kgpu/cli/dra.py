@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from kgpu.base.printable import counted
 from kgpu.cli import _complete
 from kgpu.cli._common import ExampleGroup, output_option, print_json, root_option, run_async
 
@@ -29,6 +30,9 @@ kgpu dra slices --node-name gpu-1 -o yaml
 kgpu dra slices --feature-gates DynamicMIG=true
 kgpu dra slices --root /tmp/node1 --kubernetes 1.34 --api-version v1beta1 -o json
 """
+_PRODUCT: Final = ("productName", "model")
+_PROFILE: Final = ("profile", "partitionProfile")
+"""Attributes, as the vendors call them."""
 
 
 @click.group("dra", cls=ExampleGroup, examples=EXAMPLES)
@@ -84,8 +88,12 @@ def slices(
 
 async def _devices(root: str, gates: DraGates, ignored: frozenset[int]) -> PublishedNode:
     from kgpu.dra.devices import node_devices
+    from kgpu.dra.drivers import driver_of, unused_gates
 
     inventory = await _inventory(root)
+    driver = driver_of(inventory.vendor)
+    for gate in unused_gates(driver, gates):
+        click.echo(f"kgpu dra: the gate {gate} changes nothing with the driver {driver.name}", err=True)
     return node_devices(inventory, _rules(root, gates, ignored, inventory), _verdicts(root))
 
 
@@ -122,13 +130,14 @@ def print_table(node: PublishedNode, made: Sequence[Object]) -> None:
     """A line for each device, below one that says how many slices there are."""
     devices = node.devices
     word = "ResourceSlice" if len(made) == 1 else "ResourceSlices"
-    click.echo(f"{len(devices)} device{'' if len(devices) == 1 else 's'} of {node.driver} in {len(made)} {word}")
+    click.echo(f"{counted(len(devices), 'device')} of {node.driver} in {len(made)} {word}")
     if not devices:
         return
     rows: list[tuple[str, ...]] = [("DEVICE", "PRODUCT", "PROFILE", "MEMORY", "TAINTS")]
     for device in devices:
         facts = [
-            str(device.attributes[key].value) if key in device.attributes else "" for key in ("productName", "profile")
+            next((str(device.attributes[key].value) for key in keys if key in device.attributes), "")
+            for keys in (_PRODUCT, _PROFILE)
         ]
         taints = ",".join(f"{one.key}{f'={one.value}' if one.value else ''}:{one.effect}" for one in device.taints)
         rows.append((device.name, *facts, device.capacity.get("memory", ""), taints or "-"))

@@ -1,4 +1,5 @@
-"""``kgpu features``: what a node has, why rules of node features match it or don't, and what is wrong with them.
+"""``kgpu features``: what a node has, why rules of node features match it or don't, what is wrong with them; and the
+end of what they gave to Nodes.
 
 Exit code 0 when all went well, 3 when a rule is wrong (``validate``) or could not be carried out (``test``), 2 on bad
 input.
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kgpu.base.errors import ConfigError, KubeError, UserError
+from kgpu.base.printable import counted
 from kgpu.cli import _complete
 from kgpu.cli._common import ExampleGroup, check_kubeconfig, output_option, print_json, run_async
 from kgpu.formats import names
@@ -21,12 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kgpu.discovery.features.model import FeatureSet
+    from kgpu.discovery.features.sources import ReadNode
+    from kgpu.discovery.master.plan import NodeChange
     from kgpu.discovery.rules.decode import ObjectFlaw
     from kgpu.discovery.rules.explain import RuleTrace, TermTrace
     from kgpu.discovery.rules.model import RuleSource
     from kgpu.discovery.rules.outputs import NodeOutputs
+    from kgpu.kube.port import KubeRefusedError
 
 WRONG: Final = 3
+NOT_FOUND: Final = 404
 MAX_FILE: Final = 16 << 20
 RULE_KINDS: Final = ("NodeFeatureRule", "NodeFeatureGroup")
 EXAMPLES: Final = """
@@ -44,22 +50,34 @@ kgpu features test rule.yaml
 kgpu features test rule.yaml --features node.yaml
 kgpu features test rule.yaml --node gpu-1 -o json
 """
+PUBLISH_EXAMPLES: Final = """
+kgpu features publish --node-name gpu-1 --namespace gpu-operator
+"""
+PRUNE_EXAMPLES: Final = """
+kgpu features prune --dry-run
+kgpu features prune --instance blue
+"""
 VALIDATE_EXAMPLES: Final = """
 kgpu features validate rule.yaml
 kgpu features validate *.yaml -o json
 """
 
 
-def _node_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Whose features are meant."""
+def _machine_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Where this machine's features are read."""
     root = click.option("--root", metavar="DIR", default="/", help="The folder that stands for the node's / here.")
     config = click.option("--config", metavar="FILE", default="",
                           help="A config file of nfd-worker, in place of the node's own.")  # fmt: skip
+    return root(config(function))
+
+
+def _node_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Whose features are meant."""
     node = click.option("--node", metavar="NAME", default="", shell_complete=_complete.nodes,
                         help="What the cluster's NodeFeatures say of this node, in place of this machine.")  # fmt: skip
     kubeconfig = click.option("--kubeconfig", envvar="KUBECONFIG", default="", metavar="FILE",
                               help="How to reach the API server.")  # fmt: skip
-    return root(config(node(kubeconfig(function))))
+    return _machine_options(node(kubeconfig(function)))
 
 
 @click.group("features", cls=ExampleGroup, examples=EXAMPLES)
@@ -84,6 +102,50 @@ def dump(*, root: str, config: str, node: str, kubeconfig: str, output: str) -> 
     from kgpu.formats import yaml
 
     click.echo(yaml.dump(printed), nl=False)
+
+
+@features.command("publish", examples=PUBLISH_EXAMPLES)
+@_machine_options
+@click.option("--node-name", envvar="NODE_NAME", required=True, metavar="NODE", help="The Node that this machine is.")
+@click.option("--namespace", "-n", envvar="KUBERNETES_NAMESPACE", required=True, metavar="NS",
+              help="Where the NodeFeature is: the namespace of the master that reads it.")  # fmt: skip
+@click.option("--kubeconfig", envvar="KUBECONFIG", default="", metavar="FILE", help="How to reach the API server.")
+def publish(*, root: str, config: str, node_name: str, namespace: str, kubeconfig: str) -> None:
+    """Read this machine once, and write what it has into its Node's NodeFeature, as `nfd-worker -oneshot` does.
+
+    kgpu's operator, or node feature discovery's master, labels the Node of it. Agents do the same all the time.
+    """
+    check_kubeconfig(click.get_current_context(), kubeconfig)
+    read = read_machine(root, config, node_name)
+    run_async(_published(read, node_name, namespace, kubeconfig))
+    count = len(read.features.names())
+    click.echo(f"NodeFeature {namespace}/{node_name} has {count} features and asks for {len(read.labels)} labels")
+
+
+async def _published(read: ReadNode, node: str, namespace: str, kubeconfig: str) -> None:
+    from kgpu.discovery.features.feature_object import NodeFeatureObject
+    from kgpu.kube.client import connect
+    from kgpu.kube.port import KubeRefusedError
+
+    api = connect(kubeconfig)
+    try:
+        await NodeFeatureObject(api, node=node, namespace=namespace).publish(read)
+    except KubeRefusedError as refused:
+        raise _without_kind(refused) from refused
+    finally:
+        await api.close()
+
+
+def _without_kind(refused: KubeRefusedError) -> KubeError:
+    """Why the API server has no NodeFeatures, where that is it: their kind or, for what is written, the namespace."""
+    if refused.code != NOT_FOUND or "namespaces" in refused.message:
+        return refused
+    return KubeError(
+        "this cluster has no NodeFeatures: their kind is not installed",
+        f"the CustomResourceDefinition nodefeatures.{names.NFD_API_VERSION.partition('/')[0]}",
+        "set nfd.nodefeaturerules=true in kgpu's chart, or install node feature discovery; without either "
+        "`kgpu features dump` on the node prints what it has",
+    )
 
 
 @features.command("test", examples=TEST_EXAMPLES)
@@ -143,10 +205,48 @@ def validate(*, paths: tuple[str, ...], output: str) -> None:
     else:
         for place, flaw in found:
             click.echo(f"{'warning' if flaw.warning else 'error'}: {place}, {flaw.place}\n  {flaw.error}")
-        click.echo(f"{count} rules, {sum(not flaw.warning for _, flaw in found)} errors, "
-                   f"{sum(flaw.warning for _, flaw in found)} warnings")  # fmt: skip
+        warnings = sum(flaw.warning for _, flaw in found)
+        counts = ((count, "rule"), (len(found) - warnings, "error"), (warnings, "warning"))
+        click.echo(", ".join(counted(number, what) for number, what in counts))
     if any(not flaw.warning for _, flaw in found):
         sys.exit(WRONG)
+
+
+@features.command("prune", examples=PRUNE_EXAMPLES)
+@click.option("--instance", default="", metavar="NAME", help="Whose lists are meant; without it the usual ones.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@click.option("--kubeconfig", envvar="KUBECONFIG", default="", metavar="FILE", help="How to reach the API server.")
+@output_option()
+def prune(*, instance: str, dry_run: bool, kubeconfig: str, output: str) -> None:
+    """Take from all Nodes what rules and discoveries have given them, as node feature discovery's master does.
+
+    What that is, its lists in the Nodes' annotations say: labels, annotations, taints, extended resources; nothing else
+    goes. A master or worker that still runs gives it to them again.
+    """
+    from kgpu.discovery.master.config import read_instance
+    from kgpu.discovery.master.plan import removals
+
+    check_kubeconfig(click.get_current_context(), kubeconfig)
+    changes = run_async(_pruned(kubeconfig, read_instance(instance, "--instance"), dry_run=dry_run))
+    gone = {change.node.name: removals(change) for change in changes}
+    if output == "json":
+        print_json(gone)
+        return
+    for name, removed in sorted(gone.items()):
+        for kind, keys in removed.items():
+            click.echo(f"{name}: {kind} {', '.join(keys)}")
+    click.echo(f"{len(gone)} Nodes {'would be' if dry_run else 'were'} cleared")
+
+
+async def _pruned(kubeconfig: str, instance: str, *, dry_run: bool) -> list[NodeChange]:
+    from kgpu.discovery.master.writing import prune
+    from kgpu.kube.client import connect
+
+    api = connect(kubeconfig)
+    try:
+        return await prune(api, instance, dry_run=dry_run)
+    finally:
+        await api.close()
 
 
 def _features_of(root: str, config: str, node: str, kubeconfig: str) -> tuple[FeatureSet, dict[str, str]]:
@@ -154,14 +254,20 @@ def _features_of(root: str, config: str, node: str, kubeconfig: str) -> tuple[Fe
     if node:
         check_kubeconfig(click.get_current_context(), kubeconfig)
         return run_async(_known(node, kubeconfig))
+    read = read_machine(root, config)
+    return read.features, dict(read.labels)
+
+
+def read_machine(root: str, config: str, node_name: str = "") -> ReadNode:
+    """What this machine has; what can't be used of its files goes to standard error. Raises UserError."""
     from kgpu.discovery.features.sources import read_node
 
     if not Path(root).is_dir():
         raise ConfigError(f"there is no folder {root}", "the folder that stands for the node's /", "correct --root")
-    read = read_node([Path(root)], config=Path(config) if config else None)
+    read = read_node([Path(root)], config=Path(config) if config else None, node_name=node_name)
     for note in read.notes:
         click.echo(f"kgpu features: {note.one_line()}", err=True)
-    return read.features, dict(read.labels)
+    return read
 
 
 async def _known(node: str, kubeconfig: str) -> tuple[FeatureSet, dict[str, str]]:
@@ -169,11 +275,13 @@ async def _known(node: str, kubeconfig: str) -> tuple[FeatureSet, dict[str, str]
     from kgpu.discovery.rules.decode import read_feature
     from kgpu.discovery.rules.model import feature_set
     from kgpu.kube.client import connect
-    from kgpu.kube.port import NODE_FEATURES, Selector
+    from kgpu.kube.port import NODE_FEATURES, KubeRefusedError, Selector
 
     api = connect(kubeconfig)
     try:
         listed = await api.list(NODE_FEATURES, selector=Selector(labels=((names.NFD_NODE_NAME_LABEL, node),)))
+    except KubeRefusedError as refused:
+        raise _without_kind(refused) from refused
     finally:
         await api.close()
     if not listed.items:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kgpu.base.errors import LabError
+from kgpu.cli import _complete_lab
 from kgpu.cli._common import ExampleCommand
-from kgpu.cli._lab import line, open_lab, up_line, which_lab, whose
+from kgpu.cli._lab import line, new_lab, open_lab, up_line, which_lab, whose
 from kgpu.cli.main import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
-    from kgpu.lab.port import Lab
+    from kgpu.lab.port import About, Lab
 
 ENTRIES: Final = (
     CommandEntry("up", "kgpu.cli.lab", "up", "Bring a cluster with simulated GPUs up."),
@@ -30,6 +31,12 @@ ENTRIES: Final = (
     CommandEntry("list", "kgpu.cli.lab_status", "list_", "List the labs that there are."),
     CommandEntry("reset", "kgpu.cli.lab", "reset", "Repair its GPUs and remove what scenarios left."),
     CommandEntry("kubectl", "kgpu.cli.lab", "kubectl", "Run kubectl against it."),
+    CommandEntry(
+        "kubeconfig",
+        "kgpu.cli.lab_kubeconfig",
+        "kubeconfig",
+        "Its kubeconfig: the path, or merged into yours.",
+    ),
     CommandEntry("down", "kgpu.cli.lab", "down", "Take it down and leave nothing behind."),
     CommandEntry("demo", "kgpu.cli.lab_demo", "demo", "The quickest look: a GPU cluster, and stories played on it."),
     CommandEntry("node", "kgpu.cli.lab_node", "node_group", "Simulated nodes: add, list, remove."),
@@ -41,6 +48,7 @@ ENTRIES: Final = (
     CommandEntry(
         "image", "kgpu.cli.lab_image", "image_group", "kgpu's own container image: make it, load it into a lab."
     ),
+    CommandEntry("idle-weekend", "kgpu.cli.lab_idle_weekend", "idle_weekend", "Write a usage recording of idle GPUs."),
     CommandEntry("build", "kgpu.cli.lab_build", "build", "Build ahead of time what the labs are made of."),
 )
 EXAMPLES = """
@@ -89,9 +97,15 @@ kgpu lab up --real --profile dgx-a100-80g --gpus 4
 
 
 @click.command("up", cls=ExampleCommand, examples=UP_EXAMPLES)
-@which_lab
+@new_lab
 @click.option("--real", is_flag=True, help="Real Kubernetes, built from source on first use (Linux, root).")
-@click.option("--profile", default="hgx-h100", show_default=True, help="The simulated machine; see `kgpu lab hw list`.")
+@click.option(
+    "--profile",
+    default="hgx-h100",
+    show_default=True,
+    shell_complete=_complete_lab.profiles,
+    help="The simulated machine; see `kgpu lab hw list`.",
+)
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="Number of GPUs. Default: the profile's.")
 @click.option("--no-agent", is_flag=True, help="Start no kgpu agent on the node.")
 @click.option("--operator", is_flag=True,
@@ -141,10 +155,22 @@ def up(
     nodes = ", ".join(gpu_node.node for gpu_node in lab.hardware()) or "no nodes with GPUs yet"
     click.echo(f"The lab is up: {nodes}, API {lab.about.url}")
     click.echo(f"  export KUBECONFIG={shlex.quote(str(lab.about.kubeconfig))}")
-    # The stories are about a node with eight GPUs.
-    eight = profile == "hgx-h100" and gpus in {None, 8} and not no_node
-    story = "run first-gpu-pod" if eight else "run --list"
-    click.echo("  " + "    ".join(line(verb, name, folder) for verb in (story, "status", "down")))
+    verbs = (*_stories(lab, first=profile == "hgx-h100" and gpus in {None, 8} and not no_node), "status", "down")
+    click.echo("  " + "    ".join(line(verb, name, folder) for verb in verbs))
+
+
+def _stories(lab: Lab, *, first: bool) -> tuple[str, ...]:
+    """The command about stories that a new lab is good for: they are about a node with eight GPUs of NVIDIA.
+
+    ``first``: the lab has that node.
+    """
+    from kgpu.formats.names import NVIDIA
+    from kgpu.lab.nodes.manage import for_stories
+
+    there = lab.hardware()
+    if there and not for_stories(there, NVIDIA):
+        return ()
+    return ("run first-gpu-pod",) if first else ("run --list",)
 
 
 def _only_embedded(options: dict[str, object]) -> None:
@@ -175,10 +201,26 @@ def _real(
 def down(*, name: str, folder: Path | None) -> None:
     """Take the lab down: every process, mount, link, cgroup and file of it. A folder given with --data stays."""
     there = open_lab(name, folder)
+    about = there.about
     if there.down():
-        click.echo("The lab is down; nothing of it is left.")
+        click.echo(f'The lab "{about.name}" is down; nothing of it is left.')
+        _withdraw_context(about)
     else:
         click.echo(f'There is no lab "{name}" in {there.about.folder}; nothing to do.{whose()}')
+
+
+def _withdraw_context(about: About) -> None:
+    """Take what `kgpu lab kubeconfig --merge` has added out of the user's kubeconfig."""
+    from kgpu.lab import merged_kubeconfig
+
+    own = merged_kubeconfig.users_own(os.environ, about.kubeconfig)
+    try:
+        gone = merged_kubeconfig.withdraw(own, about.name, about.url)
+    except LabError as error:  # the lab itself is down
+        click.echo(f"its context stays in your kubeconfig: {error.one_line()}", err=True)
+        return
+    if gone:
+        click.echo(f"context {merged_kubeconfig.context_of(about.name)} is gone from {own}")
 
 
 @click.command("reset", cls=ExampleCommand, examples="kgpu lab reset\nkgpu lab reset --name second")
@@ -186,8 +228,9 @@ def down(*, name: str, folder: Path | None) -> None:
 def reset(*, name: str, folder: Path | None) -> None:
     """Put the lab back to how `up` made it.
 
-    Ends simulated faults and MIG slices, removes the scenarios' namespaces and the nodes' configuration label, and
-    restores the device plugin's ConfigMap.
+    Ends simulated faults with the repairs that they called for, loads put on GPUs by hand and MIG slices, puts a moved
+    clock back, removes the scenarios' namespaces and the nodes' configuration label, and restores the device plugin's
+    ConfigMap.
     """
     from kgpu.lab import reset as lab_reset
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from kgpu.base.printable import counted
 from kgpu.base.signals import interrupts
 from kgpu.cli._common import ExampleCommand
 from kgpu.cli._lab import line
@@ -93,7 +94,8 @@ class DemoScreen:
     def finished(self, result: ScenarioResult) -> None:
         verdict = "as expected" if result.ok else "NOT as expected"
         self.say()
-        self.say(f"{len(result.steps)} steps in {result.seconds:.1f} s, {verdict}", "dim" if result.ok else "bold red")
+        steps = counted(len(result.steps), "step")
+        self.say(f"{steps} in {result.seconds:.1f} s, {verdict}", "dim" if result.ok else "bold red")
 
     def end(self, lab: EmbeddedLab, seconds: float, folder: Path | None, *, stays: bool) -> None:
         """What was shown, and what to do next."""
@@ -103,12 +105,11 @@ class DemoScreen:
         def our(verb: str) -> str:
             return line(verb, lab.name, folder)
 
-        root = shlex.quote(str(lab.nodes / MAIN_NODE / "hw"))
         rows = (
             ("look around", f"export KUBECONFIG={shlex.quote(str(lab.kubeconfig))}; kubectl get nodes,pods -A"),
-            ("break a GPU", f"kgpu lab hw inject --root {root} xid 79 --gpu 3"),
+            ("break a GPU", our(f"hw inject --node {MAIN_NODE} xid 79 --gpu 3")),
             ("and watch it go", f"kubectl get node {MAIN_NODE} -w -o jsonpath='{{.status.allocatable}}{{\"\\n\"}}'"),
-            ("repair it", f"kgpu lab hw clear --root {root}"),
+            ("repair it", our(f"hw clear --node {MAIN_NODE}")),
             ("add nodes", our("node add hgx-h200 --count 3")),
             ("another story", our("run mig-mixed") + "    (kgpu lab run --list)"),
             ("real Kubernetes", "kgpu lab up --real    (Linux, root)"),

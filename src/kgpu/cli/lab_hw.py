@@ -5,17 +5,34 @@ Only parses arguments and prints; the work is in ``kgpu.hw.simulator``, imported
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from kgpu.base.errors import ConfigError
+from kgpu.cli import _complete_lab
 from kgpu.cli._common import ExampleCommand, ExampleGroup, output_option, print_json
+from kgpu.cli._lab import lab_options, machine_root, said_or_meant
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _named(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
+def _root_option(**words: Any) -> Callable[[F], F]:
+    return click.option(
+        "--root",
+        callback=_not_empty,
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        envvar="KGPU_ROOT",
+        **words,
+    )
+
+
+def _not_empty(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
     """An empty value is what a failed command in `$(...)` leaves; it is not the current folder."""
     del ctx, param
     if str(value) == ".":
@@ -23,23 +40,42 @@ def _named(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
     return value
 
 
-ROOT = click.option(
-    "--root",
-    required=True,
-    callback=_named,
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    envvar="KGPU_ROOT",
-    help="The simulated driver root.",
-)
+def on_machine(function: F) -> F:
+    """Adds what says which simulated machine it is about: --root, or --node of a lab; the parameter is ``root``."""
+
+    @functools.wraps(function)
+    def with_root(*args: Any, root: Path | None, node: str, name: str | None, folder: Path | None, **words: Any) -> Any:
+        lab = bool(node or name or folder)
+        if lab and root is not None and _was_typed("root"):
+            raise ConfigError("--root beside --node, --name or --dir", "one of them", "leave out --root")
+        if lab or root is None:
+            root = machine_root(*said_or_meant(name, folder), node)
+        return function(*args, root=root, **words)
+
+    node = click.option(
+        "--node", default="", metavar="NODE", shell_complete=_complete_lab.nodes,
+        help="The node of a running lab. Default: its only one with simulated GPUs.",
+    )  # fmt: skip
+    root = _root_option(help="In place of a lab's node: a simulated driver root.")
+    return node(root(lab_options(with_root)))  # type: ignore[return-value]  # what click calls has `root`, too
+
+
+def _was_typed(name: str) -> bool:
+    """Whether the command line has it, and not the environment alone."""
+    return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+NEW_ROOT = _root_option(required=True, help="The simulated driver root.")
 GPU = click.option("--gpu", type=int, metavar="I", help="GPU index.")
 GPU_REQUIRED = click.option("--gpu", type=int, metavar="I", required=True, help="GPU index.")
+
+LOAD_PID = 1_000_000  # and the GPU's index: the process of `load`
 
 GROUP_EXAMPLES = """
 kgpu lab hw create hgx-h100 --root /tmp/node1
 KGPU_HW_STATE=/tmp/node1/state LD_LIBRARY_PATH=/tmp/node1/usr/lib/x86_64-linux-gnu /tmp/node1/usr/bin/nvidia-smi
-kgpu lab hw inject --root /tmp/node1 xid 79 --gpu 3
-kgpu lab hw clear --root /tmp/node1
+kgpu lab hw inject --node gpu-node-1 xid 79 --gpu 3
+kgpu lab hw clear --node gpu-node-1
 """
 
 
@@ -51,8 +87,8 @@ def hw_group() -> None:
 @hw_group.command("create", examples="kgpu lab hw create hgx-h100 --root /tmp/node1\n"
     "kgpu lab hw create t4 --gpus 4 --root /tmp/node2 --seed node2\n"
     "nvidia-smi topo -m > topo.txt; kgpu lab hw create hgx-h100 --topology topo.txt --root /tmp/node3")  # fmt: skip
-@click.argument("profile")
-@ROOT
+@click.argument("profile", shell_complete=_complete_lab.profiles)
+@NEW_ROOT
 @click.option("--gpus", type=int, metavar="N", help="Number of GPUs, 1-64; the profile is cut or repeated.")
 @click.option(
     "--topology",
@@ -115,8 +151,8 @@ def list_command(output: str) -> None:
         click.echo(f"{profile.name:14} {len(profile.gpus):2d} GPUs  {profile.title}")
 
 
-@hw_group.command("show", examples="kgpu lab hw show --root /tmp/node1\nkgpu lab hw show --root /tmp/node1 -o json")
-@ROOT
+@hw_group.command("show", examples="kgpu lab hw show --node gpu-node-1\nkgpu lab hw show --node gpu-node-1 -o json")
+@on_machine
 @output_option()
 def show_command(root: Path, output: str) -> None:
     """Show the GPUs: memory, temperature, load, MIG, processes, faults."""
@@ -150,10 +186,10 @@ class _SetCommand(ExampleCommand):
         super().format_epilog(ctx, formatter)
 
 
-@hw_group.command("set", cls=_SetCommand, examples="kgpu lab hw set --root /tmp/node1 --gpu 0 temperature=85\n"
-    "kgpu lab hw set --root /tmp/node1 driver-version=550.54.15\n"
-    "kgpu lab hw set --root /tmp/node1 --gpu 2 nvlink.4=down")  # fmt: skip
-@ROOT
+@hw_group.command("set", cls=_SetCommand, examples="kgpu lab hw set --node gpu-node-1 --gpu 0 temperature=85\n"
+    "kgpu lab hw set --node gpu-node-1 driver-version=550.54.15\n"
+    "kgpu lab hw set --node gpu-node-1 --gpu 2 nvlink.4=down")  # fmt: skip
+@on_machine
 @GPU
 @click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
 def set_command(root: Path, gpu: int | None, values: tuple[str, ...]) -> None:
@@ -169,10 +205,10 @@ def set_command(root: Path, gpu: int | None, values: tuple[str, ...]) -> None:
     operate.set_values(root, pairs, gpu=gpu)
 
 
-@hw_group.command("mig", examples="kgpu lab hw mig --root /tmp/node1 --gpu 0 --profiles 1g.10gb:7\n"
-    "kgpu lab hw mig --root /tmp/node1 --gpu 1 --profiles 3g.40gb,2g.20gb,1g.10gb\n"
-    "kgpu lab hw mig --root /tmp/node1 --gpu all --off")  # fmt: skip
-@ROOT
+@hw_group.command("mig", examples="kgpu lab hw mig --node gpu-node-1 --gpu 0 --profiles 1g.10gb:7\n"
+    "kgpu lab hw mig --node gpu-node-1 --gpu 1 --profiles 3g.40gb,2g.20gb,1g.10gb\n"
+    "kgpu lab hw mig --node gpu-node-1 --gpu all --off")  # fmt: skip
+@on_machine
 @click.option("--gpu", metavar="I|all", required=True, help="GPU index, or all GPUs of the node.")
 @click.option("--profiles", metavar="PROFILE[:COUNT],...", help="Slices that replace those of the GPU, in this order.")
 @click.option("--off", is_flag=True, help="Remove the slices and turn MIG off.")
@@ -190,9 +226,9 @@ def mig_command(root: Path, gpu: str, profiles: str | None, off: bool) -> None:
             mig.partition(root, index, slices)
 
 
-@hw_group.command("partition", examples="kgpu lab hw partition --root /tmp/node1 --gpu 0 --mode CPX\n"
-    "kgpu lab hw partition --root /tmp/node1 --gpu all --mode CPX --memory NPS4")  # fmt: skip
-@ROOT
+@hw_group.command("partition", examples="kgpu lab hw partition --node gpu-node-1 --gpu 0 --mode CPX\n"
+    "kgpu lab hw partition --node gpu-node-1 --gpu all --mode CPX --memory NPS4")  # fmt: skip
+@on_machine
 @click.option("--gpu", metavar="I|all", required=True, help="GPU index, or all GPUs of the node.")
 @click.option("--mode", metavar="SPX|DPX|QPX|CPX", required=True, help="How its compute units are parted.")
 @click.option("--memory", metavar="NPS1|NPS4", default="", help="How its memory is parted; as it is when not given.")
@@ -207,15 +243,15 @@ def partition_command(root: Path, gpu: str, mode: str, memory: str) -> None:
     amd.set_partition(root, _gpu_indices(operate.snapshot(root), gpu), mode, memory)
 
 
-@hw_group.group("driver", cls=ExampleGroup, examples="kgpu lab hw driver unload --root /tmp/node1\n"
-    "kgpu lab hw driver load 580.95.05 --root /tmp/node1\n"
-    "kgpu lab hw driver fail build --root /tmp/node1")  # fmt: skip
+@hw_group.group("driver", cls=ExampleGroup, examples="kgpu lab hw driver unload --node gpu-node-1\n"
+    "kgpu lab hw driver load 580.95.05 --node gpu-node-1\n"
+    "kgpu lab hw driver fail build --node gpu-node-1")  # fmt: skip
 def driver_group() -> None:
     """The driver's kernel modules: load and unload them, let the driver's container fail."""
 
 
-@driver_group.command("unload", examples="kgpu lab hw driver unload --root /tmp/node1")
-@ROOT
+@driver_group.command("unload", examples="kgpu lab hw driver unload --node gpu-node-1")
+@on_machine
 def unload_command(root: Path) -> None:
     """Unload the modules, as rmmod does: refused while a program has a GPU open."""
     from kgpu.hw.simulator import modules
@@ -223,10 +259,10 @@ def unload_command(root: Path) -> None:
     modules.unload(root)
 
 
-@driver_group.command("load", examples="kgpu lab hw driver load --root /tmp/node1\n"
-    "kgpu lab hw driver load 580.95.05 --root /tmp/node1")  # fmt: skip
+@driver_group.command("load", examples="kgpu lab hw driver load --node gpu-node-1\n"
+    "kgpu lab hw driver load 580.95.05 --node gpu-node-1")  # fmt: skip
 @click.argument("version", required=False)
-@ROOT
+@on_machine
 def load_command(version: str | None, root: Path) -> None:
     """Load the modules again, or those of driver VERSION with its libraries."""
     from kgpu.hw.simulator import modules
@@ -234,7 +270,7 @@ def load_command(version: str | None, root: Path) -> None:
     click.echo(f"driver {modules.load(root, version)} is loaded")
 
 
-FAIL_EXAMPLES = "kgpu lab hw driver fail build --root /tmp/node1\nkgpu lab hw driver fail none --root /tmp/node1"
+FAIL_EXAMPLES = "kgpu lab hw driver fail build --node gpu-node-1\nkgpu lab hw driver fail none --node gpu-node-1"
 
 
 class _FailCommand(ExampleCommand):
@@ -250,7 +286,7 @@ class _FailCommand(ExampleCommand):
 
 @driver_group.command("fail", cls=_FailCommand, examples=FAIL_EXAMPLES)
 @click.argument("phase")
-@ROOT
+@on_machine
 def fail_command(phase: str, root: Path) -> None:
     """Let the driver's container fail in PHASE, from its next start on.
 
@@ -261,9 +297,9 @@ def fail_command(phase: str, root: Path) -> None:
     container_settings.change(root, fail="" if phase == "none" else phase)
 
 
-@driver_group.command("takes", examples="kgpu lab hw driver takes 30 --root /tmp/node1")
+@driver_group.command("takes", examples="kgpu lab hw driver takes 30 --node gpu-node-1")
 @click.argument("seconds", type=float)
-@ROOT
+@on_machine
 def takes_command(seconds: float, root: Path) -> None:
     """How many SECONDS a driver's container takes for an installation."""
     from kgpu.hw.simulator import container_settings
@@ -272,18 +308,18 @@ def takes_command(seconds: float, root: Path) -> None:
 
 
 INJECT_EXAMPLES = """
-kgpu lab hw inject --root /tmp/node1 xid 79 --gpu 3
+kgpu lab hw inject --node gpu-node-1 xid 79 --gpu 3
 kgpu lab hw inject --root /tmp/node1 xid 94 --gpu 0 --gi 7 --ci 0
-kgpu lab hw inject --root /tmp/node1 ecc --gpu 1 --count 3
-kgpu lab hw inject --root /tmp/node1 hang --gpu 2
-kgpu lab hw inject --root /tmp/node1 slow --us 200000
-kgpu lab hw inject --root /tmp/node1 hot --gpu 0
-kgpu lab hw inject --root /tmp/node1 init-error DRIVER_NOT_LOADED
+kgpu lab hw inject --node gpu-node-1 ecc --gpu 1 --count 3
+kgpu lab hw inject --node gpu-node-1 hang --gpu 2
+kgpu lab hw inject --node gpu-node-1 slow --us 200000
+kgpu lab hw inject --node gpu-node-1 hot --gpu 0
+kgpu lab hw inject --node gpu-node-1 init-error DRIVER_NOT_LOADED
 """
 
 
 @hw_group.command("inject", examples=INJECT_EXAMPLES)
-@ROOT
+@on_machine
 @click.argument("fault", metavar="FAULT")
 @click.argument("value", required=False)
 @GPU
@@ -327,10 +363,10 @@ def inject_command(
     operate.inject(root, fault, **options)
 
 
-@hw_group.command("process", examples="kgpu lab hw process --root /tmp/node1 --gpu 0 4242 --memory 2048\n"
-    "kgpu lab hw process --root /tmp/node1 --gpu 1 4243 --gi 7 --ci 0 --utilization 60\n"
-    "kgpu lab hw process --root /tmp/node1 --gpu 0 4242 --end")  # fmt: skip
-@ROOT
+@hw_group.command("process", examples="kgpu lab hw process --node gpu-node-1 --gpu 0 4242 --memory 2048\n"
+    "kgpu lab hw process --node gpu-node-1 --gpu 1 4243 --gi 7 --ci 0 --utilization 60\n"
+    "kgpu lab hw process --node gpu-node-1 --gpu 0 4242 --end")  # fmt: skip
+@on_machine
 @GPU_REQUIRED
 @click.argument("pid", type=int)
 @click.option("--memory", type=int, default=0, show_default=True, metavar="MIB", help="Memory that it holds.")
@@ -360,8 +396,57 @@ def process_command(
         processes.add(root, gpu, pid=pid, memory_mib=memory, sm_percent=utilization, kind=kind, gi=gi, ci=ci)
 
 
-@hw_group.command("clear", examples="kgpu lab hw clear --root /tmp/node1\nkgpu lab hw clear --root /tmp/node1 --gpu 3")
-@ROOT
+class _LoadCommand(ExampleCommand):
+    """Adds the profiles to the help, made from their rows."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from kgpu.hw.simulator.load_profiles import LOADS
+
+        with formatter.section("Profiles"):
+            formatter.write_dl([(name, profile.title) for name, profile in LOADS.items()])
+        super().format_epilog(ctx, formatter)
+
+
+@hw_group.command("load", cls=_LoadCommand, examples="kgpu lab hw load --node gpu-node-1 --gpu 0 train\n"
+    "kgpu lab hw load --node gpu-node-1 --gpu 1 --gi 7 --ci 0 inference --after 30\n"
+    "kgpu lab hw load --node gpu-node-1 --gpu 0 --end")  # fmt: skip
+@on_machine
+@GPU_REQUIRED
+@click.argument("profile", required=False)
+@click.option("--pid", type=int, metavar="N", help="The process; default: 1000000 and the GPU's index.")
+@click.option("--after", type=int, default=0, metavar="S", help="Begin that many seconds in the profile.")
+@click.option("--gi", type=int, help="The GPU instance that it runs on.")
+@click.option("--ci", type=int, help="The compute instance that it runs on.")
+@click.option("--end", is_flag=True, help="Take it away again.")
+def load_profile_command(
+    *,
+    root: Path,
+    gpu: int,
+    profile: str | None,
+    pid: int | None,
+    after: int,
+    gi: int | None,
+    ci: int | None,
+    end: bool,
+) -> None:
+    """Let a process of PROFILE load a GPU or MIG slice, by word alone, or end it.
+
+    Use, memory, power, heat and traffic then follow the profile over time. A program on the simulated libcuda does the
+    same with KGPU_SIMULATED_LOAD=PROFILE in its environment, for as long as it has a context.
+    """
+    from kgpu.hw.simulator import processes
+
+    if end == (profile is not None):
+        raise ConfigError("neither or both of PROFILE and --end", "one of them", "see `kgpu lab hw load --help`")
+    process = LOAD_PID + gpu if pid is None else pid
+    if profile is None:
+        processes.remove(root, gpu, process)
+    else:
+        processes.add(root, gpu, pid=process, load=profile, after_s=after, gi=gi, ci=ci, name=profile)
+
+
+@hw_group.command("clear", examples="kgpu lab hw clear --node gpu-node-1\nkgpu lab hw clear --node gpu-node-1 --gpu 3")
+@on_machine
 @GPU
 def clear_command(root: Path, gpu: int | None) -> None:
     """Make a GPU, or the whole node, healthy again."""

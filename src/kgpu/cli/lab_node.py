@@ -12,8 +12,10 @@ from typing import Any, Final, TypeVar
 import click
 
 from kgpu.base.errors import ConfigError, LabError
+from kgpu.base.printable import counted
+from kgpu.cli import _complete_lab
 from kgpu.cli._common import ExampleGroup, output_option, print_json
-from kgpu.cli._lab import which_lab
+from kgpu.cli._lab import machine_root, which_lab
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,7 +57,7 @@ def _pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
     "add", examples="kgpu lab node add hgx-h100\nkgpu lab node add l4 --count 3 --taint gpu=yes:NoSchedule"
 )
 @which_lab
-@click.argument("profile")
+@click.argument("profile", shell_complete=_complete_lab.profiles)
 @click.option("--count", type=click.IntRange(1, 5000), default=1, show_default=True, help="How many nodes.")
 @click.option("--prefix", default="", metavar="NAME", help="Names are NAME-1, NAME-2, ... Default: the profile's.")
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="GPUs of each. Default: the profile's.")
@@ -122,7 +124,7 @@ kgpu lab node reboot l4-1 l4-2 --wait
 
 @node_group.command("reboot", examples=REBOOT_EXAMPLES)
 @which_lab
-@click.argument("names", nargs=-1, required=True, metavar="NODE...")
+@click.argument("names", nargs=-1, required=True, metavar="NODE...", shell_complete=_complete_lab.nodes)
 @click.option("--wait", "waits", is_flag=True, help="Until they are Ready again and offer their GPUs.")
 @output_option()
 def reboot(*, name: str, folder: Path | None, names: tuple[str, ...], waits: bool, output: str) -> None:
@@ -149,7 +151,7 @@ def _wait_for_boots(lab: Path, names: list[str]) -> None:
     from kgpu.lab.embedded import ready
     from kgpu.lab.nodes import manage
 
-    with progress.for_terminal().step(f"wait for {len(names)} nodes"):
+    with progress.for_terminal().step(f"wait for {counted(len(names), 'node')}"):
         seconds = WAIT_S + WAIT_PER_NODE_S * len(names)
         boots = manage.wait_until_booted(lab, names, seconds)
         there = manage.listing(lab)
@@ -162,14 +164,14 @@ def _wait(lab: Path, kubeconfig: Path, names: list[str], *, gpus: bool) -> None:
     from kgpu.lab.embedded import ready
     from kgpu.lab.nodes import manage
 
-    with progress.for_terminal().step(f"wait for {len(names)} nodes"):
+    with progress.for_terminal().step(f"wait for {counted(len(names), 'node')}"):
         seconds = WAIT_S + WAIT_PER_NODE_S * len(names)
         ready.wait_for_nodes(kubeconfig, dict.fromkeys(names, gpus), seconds, manage.nodes_dir(lab))
 
 
 @node_group.command("remove", examples="kgpu lab node remove l4-2\nkgpu lab node remove --all")
 @which_lab
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=_complete_lab.nodes)
 @click.option("--all", "every", is_flag=True, help="Every simulated node of the lab.")
 def remove(*, name: str, folder: Path | None, names: tuple[str, ...], every: bool) -> None:
     """Take nodes away: their pods, their processes, their Node objects."""
@@ -180,7 +182,7 @@ def remove(*, name: str, folder: Path | None, names: tuple[str, ...], every: boo
         raise LabError("neither or both of NAMES and --all", "one of them", "name the nodes, or give --all")
     wanted = [*manage.listing(lab), *manage.broken(lab)] if every else list(names)
     manage.remove(lab, wanted)
-    click.echo(f"{len(wanted)} simulated node{'' if len(wanted) == 1 else 's'} removed")
+    click.echo(f"{counted(len(wanted), 'simulated node')} removed")
 
 
 @node_group.command("list", examples="kgpu lab node list\nkgpu lab node list -o json")
@@ -213,17 +215,12 @@ def list_(*, name: str, folder: Path | None, output: str) -> None:
     click.echo(f"host: {'pid ' + str(status['host']) if status['host'] else 'not running'}; log {status['log']}")
 
 
-@node_group.command("hw-root", examples='kgpu lab hw inject --root "$(kgpu lab node hw-root l4-1)" xid 79 --gpu 0')
+@node_group.command("hw-root", examples="kgpu lab hw inject --node l4-1 xid 79 --gpu 0")
 @which_lab
-@click.argument("node")
+@click.argument("node", shell_complete=_complete_lab.nodes)
 def hw_root(*, name: str, folder: Path | None, node: str) -> None:
     """Print a node's simulated driver root.
 
-    It is what `kgpu lab hw inject`, `clear`, `set` and the others take as --root.
+    `kgpu lab hw inject`, `clear`, `set` and the others find it by themselves with --node.
     """
-    from kgpu.cli._lab import open_lab
-    from kgpu.lab.nodes import manage
-
-    # A real lab's first node is not among the simulated ones.
-    roots = {machine.node: machine.root for machine in open_lab(name, folder).hardware() if machine.root.exists()}
-    click.echo(str(roots.get(node) or manage.hw_root(_lab(name, folder), node)))
+    click.echo(str(machine_root(name, folder, node)))

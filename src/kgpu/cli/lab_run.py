@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kgpu.base.errors import LabError
+from kgpu.base.printable import counted
+from kgpu.cli import _complete_lab
 from kgpu.cli._common import ExampleCommand, output_option, print_json
 from kgpu.cli._lab import line, open_lab, which_lab
 
@@ -28,7 +30,7 @@ _BACKENDS: Final = click.Choice(["embedded", "real"])
     examples="kgpu lab run first-gpu-pod\nkgpu lab run mig-mixed --backend real\nkgpu lab run --list",
 )
 @which_lab
-@click.argument("scenario", required=False)
+@click.argument("scenario", required=False, shell_complete=_complete_lab.scenarios)
 @click.option("--backend", type=_BACKENDS, help="Which kind of lab. Default: the one that is up, else embedded.")
 @click.option("--list", "listing", is_flag=True, help="List the scenarios.")
 @click.option("--keep", is_flag=True, help="Leave the scenario's objects for a look.")
@@ -49,17 +51,18 @@ def run(
     story = model.load(scenario)
     lab = open_lab(name, folder, kind=backend or "")
     ensure_up(lab, folder)
-    if story.name in model.bundled():
-        _require_gpus(lab, folder)
+    _require_node(lab, story, folder)
     _warn_of_leftovers(lab, folder)
     text = output == "text"
     if text:
         click.echo(f"{story.title}\n\n{story.story.rstrip()}\n")
-    result = runner.play(story, lab.backend(), listener=print_step if text else None, say=_say, keep=keep)
+    result = runner.play(
+        story, lab.backend(vendor=story.vendor), listener=print_step if text else None, say=_say, keep=keep
+    )
     if text:
         verdict = "as expected" if result.ok else "NOT as expected"
-        kind = lab.about.kind
-        click.echo(f"{story.name}: {verdict}, {len(result.steps)} steps in {result.seconds:.1f} s on the {kind} lab")
+        steps = f"{counted(len(result.steps), 'step')} in {result.seconds:.1f} s"
+        click.echo(f"{story.name}: {verdict}, {steps} on the {lab.about.kind} lab")
     else:
         print_json(result.to_json())
     if not result.ok:
@@ -80,18 +83,29 @@ def ensure_up(lab: Lab, folder: Path | None) -> None:
         lab.up()
 
 
-def _require_gpus(lab: Lab, folder: Path | None) -> None:
-    """The stories that come with kgpu are about a node with eight GPUs. Raises LabError when there is none."""
-    from kgpu.hw.simulator import operate
+def _require_node(lab: Lab, story: Scenario, folder: Path | None) -> None:
+    """Raises LabError where no node is as the scenario needs it: of its vendor, for kgpu's own with eight GPUs."""
+    from kgpu.formats.names import NVIDIA
+    from kgpu.hw.simulator.others import vendor_of
+    from kgpu.hw.vendor import vendors
+    from kgpu.lab.nodes.manage import for_stories, gpu_count
+    from kgpu.lab.scenarios import model
 
-    have = {node.node: len(operate.snapshot(node.root)["gpus"]) for node in lab.hardware() if not node.sliced}
-    if max(have.values(), default=0) < STORY_GPUS:
-        counts = ", ".join(f"{node} has {count}" for node, count in have.items()) or "there is no node with whole GPUs"
-        raise LabError(
-            f"the stories that come with kgpu need a node with {STORY_GPUS} GPUs: {counts}",
-            "such a node, not a light one",
-            line("node add hgx-h100 --wait", lab.about.name, folder),
-        )
+    least = STORY_GPUS if story.name in model.bundled() else 1 if story.vendor else 0
+    fitting = for_stories(lab.hardware(), story.vendor) if least else []
+    if max((gpu_count(one.root) for one in fitting), default=0) >= least:
+        return
+    whose = vendors()[story.vendor].title if story.vendor else "any vendor"
+    have = [f"{one.node} has {gpu_count(one.root)} of {vendors()[vendor_of(one.root)].title}"
+            for one in for_stories(lab.hardware())]  # fmt: skip
+    profile = "hgx-h100" if story.vendor in ("", NVIDIA) else "PROFILE"
+    raise LabError(
+        f"the scenario {story.name} needs a node with {counted(least, 'accelerator')} of {whose}: "
+        + (", ".join(have) or "there is no node with whole GPUs"),
+        "such a node, not a light one",
+        line(f"node add {profile} --wait", lab.about.name, folder)
+        + ("; kgpu lab hw list names the profiles" if profile == "PROFILE" else ""),
+    )
 
 
 def _say(text: str) -> None:
@@ -144,7 +158,7 @@ kgpu lab conform ./my-story.yaml --keep-labs -o json
 
 
 @click.command("conform", cls=ExampleCommand, examples=CONFORM_EXAMPLES)
-@click.argument("scenarios", nargs=-1)
+@click.argument("scenarios", nargs=-1, shell_complete=_complete_lab.scenarios)
 @click.option("--embedded", default="conform-embedded", show_default=True, metavar="NAME", help="The embedded lab.")
 @click.option("--real", default="conform-real", show_default=True, metavar="NAME", help="The real lab.")
 @click.option("--keep-labs", is_flag=True, help="Leave labs up that were brought up for this.")
@@ -178,7 +192,7 @@ def conform(*, scenarios: tuple[str, ...], embedded: str, real: str, keep_labs: 
             }
         )
     else:
-        click.echo(f"{len(stories)} scenarios on both labs: {_count(len(differences))}")
+        click.echo(f"{counted(len(stories), 'scenario')} on both labs: {_count(len(differences))}")
     if differences:
         raise click.exceptions.Exit(3)
 
@@ -191,11 +205,11 @@ def _conform(story: Scenario, labs: list[Lab], *, text: bool) -> list[Difference
     from kgpu.lab.scenarios import conform as compare
     from kgpu.lab.scenarios import run as runner
 
-    results: list[ScenarioResult] = [runner.play(story, lab.backend(), say=_say) for lab in labs]
+    results: list[ScenarioResult] = [runner.play(story, lab.backend(vendor=story.vendor), say=_say) for lab in labs]
     differences = list(compare.compare(results[0], results[1]))
     if text:
         took = ", ".join(f"{result.backend} {result.seconds:.1f} s" for result in results)
-        click.echo(f"{story.name}: {_count(len(differences))} in {len(results[0].steps)} steps ({took})")
+        click.echo(f"{story.name}: {_count(len(differences))} in {counted(len(results[0].steps), 'step')} ({took})")
         for difference in differences:
             click.echo(f"  {difference.step}\n    $ {difference.command.splitlines()[0]}")
             for shown in difference.lines:

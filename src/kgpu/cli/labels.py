@@ -94,7 +94,13 @@ class LabelsCommand(GoFlagsCommand):
     show_default=True,
     help="Where labels go. auto: --output-file if given, a NodeFeature if asked for, else standard output.",
 )
-@click.option("--node-name", envvar="NODE_NAME", default="", metavar="NAME", help="This node's name in the cluster.")
+@click.option(
+    "--node-name",
+    envvar=["NODE_NAME", "DS_NODE_NAME"],
+    default="",
+    metavar="NAME",
+    help="This node's name in the cluster.",
+)
 @click.option("--namespace", envvar="NAMESPACE", default="default", metavar="NS", help="The NodeFeature's namespace.")
 @click.option("--pod-name", envvar="POD_NAME", default="", metavar="NAME", help="The pod that owns the NodeFeature.")
 @click.option("--kubeconfig", envvar="KUBECONFIG", default="", metavar="FILE", help="How to reach the API server.")

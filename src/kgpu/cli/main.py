@@ -59,8 +59,13 @@ COMMANDS: Final = (
     ),
     CommandEntry("preflight", "kgpu.cli.preflight", "preflight", "What would fail on installing, before it does."),
     CommandEntry("advise", "kgpu.cli.advise", "advise", "Which way to share GPUs, and what the nodes can do."),
+    CommandEntry("whatif", "kgpu.cli.whatif", "whatif", "Where pods would go after a change to the cluster."),
+    CommandEntry("quota", "kgpu.cli.quota", "quota", "Who may have how many accelerators, and who has them."),
     CommandEntry("collect", "kgpu.cli.collect", "collect", "Write all evidence for the doctor into one archive."),
     CommandEntry("top", "kgpu.cli.top", "top", "Every GPU of the cluster, live: load, pods, health."),
+    CommandEntry("overview", "kgpu.cli.overview", "overview", "A page about the cluster's GPUs, for a browser."),
+    CommandEntry("usage", "kgpu.cli.usage", "usage", "What GPUs were used for, what was wasted, and what it cost."),
+    CommandEntry("idle", "kgpu.cli.idle", "idle", "Which GPUs are held and not used; keep, stop, or bring back."),
     CommandEntry("operator", "kgpu.cli.operator", "operator", "Run the operator, or clean up after it."),
     CommandEntry("node", "kgpu.cli.node", "node", "Empty nodes for maintenance, or reboot them."),
     CommandEntry(
@@ -88,6 +93,8 @@ COMMANDS: Final = (
     CommandEntry(
         "nvidia-mig-manager", "kgpu.cli.mig_manager", "mig_manager", "Slices by the Node's label.", hidden=True
     ),
+    CommandEntry("kubectl-nfd", "kgpu.cli.nfd", "plugin", "Rules, by the peer's command line.", hidden=True),
+    CommandEntry("nfd", "kgpu.cli.nfd", "nfd", "Features, by the peer's command line.", hidden=True),
     CommandEntry("mig", "kgpu.cli.mig", "mig", "Cut GPUs into MIG slices, as a config says."),
     CommandEntry("dra", "kgpu.cli.dra", "dra", "What a node would publish of its GPUs for DRA."),
     CommandEntry("nri", "kgpu.cli.nri", "nri", "Give GPUs to containers that ask for them by name."),
@@ -104,7 +111,7 @@ COMMANDS: Final = (
 )
 
 # Replaced programs whose scripts expect another exit code than 2 for what is explained.
-EXPLAINED: Final = {"nvidia-ctk": 1, "nvidia-mig-parted": 1}
+EXPLAINED: Final = {"nvidia-ctk": 1, "nvidia-mig-parted": 1, "kubectl-nfd": 1, "nfd": 1}
 
 VERSION_WORDS: Final = (["-v"], ["--version"])
 HELP_WORDS: Final = (["-h"], ["--help"])

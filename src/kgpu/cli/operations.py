@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from kgpu.base.errors import ConfigError
 from kgpu.cli import _complete
-from kgpu.cli._common import ExampleGroup, check_kubeconfig, output_option, print_json, run_async
+from kgpu.cli._common import ListingGroup, check_kubeconfig, output_option, print_json, run_async, with_api
 
 if TYPE_CHECKING:
     from kgpu.kube.port import KubeApi
@@ -40,15 +40,6 @@ kgpu operations bundle replace-gpu-7-7a00f4e9ae -o - | kgpu doctor --from -
 """
 
 
-class _ListingGroup(ExampleGroup):
-    """A group that lists when it is given no command."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0] not in self.commands and args[0] not in {"-h", "--help"}):
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
-
-
 def _connection(function: F) -> F:
     return click.option(
         "--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server."
@@ -58,7 +49,7 @@ def _connection(function: F) -> F:
 _names: Final = click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=_complete.operations)
 
 
-@click.group("operations", cls=_ListingGroup, examples=EXAMPLES)
+@click.group("operations", cls=ListingGroup, examples=EXAMPLES)
 def operations() -> None:
     """What is being done to nodes, what waits and why; approve, cancel, resume; fetch evidence.
 
@@ -80,7 +71,7 @@ def list_(context: click.Context, *, every: bool, node: str, kubeconfig: str, ou
     check_kubeconfig(context, kubeconfig)
     rows = [
         row
-        for row in run_async(_with_api(kubeconfig, known_operations))
+        for row in run_async(with_api(kubeconfig, known_operations))
         if (every or not _is_over(row)) and node in ("", row.node)
     ]
     if output == "json":
@@ -101,7 +92,7 @@ def show(context: click.Context, *, names: tuple[str, ...], kubeconfig: str, out
     from kgpu.cli._operations import as_data, details
 
     check_kubeconfig(context, kubeconfig)
-    rows = run_async(_with_api(kubeconfig, lambda api: _read(api, names)))
+    rows = run_async(with_api(kubeconfig, lambda api: _read(api, names)))
     if output == "json":
         print_json([as_data(row) for row in rows])
     else:
@@ -122,7 +113,7 @@ def plan(context: click.Context, *, names: tuple[str, ...], kubeconfig: str, out
     from kgpu.cli._operations import show_previews
 
     check_kubeconfig(context, kubeconfig)
-    show_previews(run_async(_with_api(kubeconfig, lambda api: _plans(api, names))), output)
+    show_previews(run_async(with_api(kubeconfig, lambda api: _plans(api, names))), output)
 
 
 @operations.command("approve", examples="kgpu operations approve maintenance-gpu-7-x2x4k")
@@ -173,7 +164,7 @@ def bundle(context: click.Context, *, name: str, file: str, kubeconfig: str) -> 
     from kgpu.doctor.archive import save
 
     check_kubeconfig(context, kubeconfig)
-    data = run_async(_with_api(kubeconfig, lambda api: _bundle(api, name)))
+    data = run_async(with_api(kubeconfig, lambda api: _bundle(api, name)))
     if file == STDOUT:
         to_stdout(data)
         return
@@ -212,17 +203,7 @@ def _say(context: click.Context, kubeconfig: str, names: tuple[str, ...], word: 
             await say(api, name, word)
             click.echo(f"{name} {what}")
 
-    run_async(_with_api(kubeconfig, each))
-
-
-async def _with_api(kubeconfig: str, work: Callable[[KubeApi], Awaitable[T]]) -> T:
-    from kgpu.kube.client import connect
-
-    api = connect(kubeconfig)
-    try:
-        return await work(api)
-    finally:
-        await api.close()
+    run_async(with_api(kubeconfig, each))
 
 
 async def _read(api: KubeApi, names: tuple[str, ...]) -> list[Operation | UnreadableOperation]:

@@ -21,14 +21,20 @@ from kgpu.cli._common import ExampleCommand, ExampleGroup, check_kubeconfig, log
 from kgpu.cli._options import help_with_variables, settled
 from kgpu.formats.names import (
     ALLOCATION_DEVICE_PLUGIN,
+    ENV_CLUSTER_NAME,
     ENV_FEATURE_RULES,
     ENV_FEATURE_RULES_CONFIG,
+    ENV_FEATURES_CONFIG,
     ENV_HEALTH_CONFIG,
     ENV_OPERATIONS,
     ENV_OPERATIONS_CONFIG,
+    ENV_PRICES,
+    ENV_USAGE,
+    ENV_USAGE_LABELS,
     ENV_WEBHOOK_SECRET,
     ENV_WEBHOOK_TOKEN,
     ENV_WEBHOOK_URL,
+    USAGE_PORT,
 )
 from kgpu.formats.settings import FlagShape, Setting
 
@@ -55,6 +61,25 @@ COMMON: Final = (
     Setting(attr="namespace", flag="--namespace", aliases=("-n",), envs=("OPERATOR_NAMESPACE",), metavar="NS",
             help="The operator's own namespace, where operands run. Needed."),
 )  # fmt: skip
+USAGE: Final = (
+    *COMMON,
+    Setting(attr="state_dir", flag="--state-dir", envs=("KGPU_USAGE_STATE_DIR",), default="/var/lib/kgpu-usage",
+            metavar="DIR", help="Where the history is kept."),
+    Setting(attr="size", flag="--size", envs=("KGPU_USAGE_SIZE",), default="2Gi", metavar="SIZE",
+            help="The largest size of the history; the oldest lines go first."),
+    Setting(attr="retention", flag="--retention", envs=("KGPU_USAGE_RETENTION",), default="400d", metavar="DAYS",
+            help="How long lines are kept; after 14 days an hour's lines become one."),
+    Setting(attr="address", flag="--bind-address", envs=("KGPU_USAGE_ADDRESS",), default=f":{USAGE_PORT}",
+            metavar="HOST:PORT", help="Where the history and metrics are served."),
+    Setting(attr="health_address", flag="--health-probe-bind-address", envs=("KGPU_USAGE_HEALTH_ADDRESS",),
+            default=":8081", metavar="HOST:PORT", help="Where /healthz and /readyz are served; 0 for nowhere."),
+    Setting(attr="through_api_server", flag="--through-api-server", envs=("KGPU_USAGE_THROUGH_API_SERVER",),
+            default="false", metavar="BOOL",
+            help="Whether agents are asked through the API server's pod proxy also from a pod, which asks at their "
+                 "addresses otherwise. It needs the right to get pods/proxy."),
+    Setting(attr="prices", flag="--prices-config-map", envs=(ENV_PRICES,), metavar="NAME",
+            help="The ConfigMap in --namespace with the cluster's price list; a change counts within a minute."),
+)  # fmt: skip
 RUN: Final = (
     *COMMON,
     Setting(attr="image", flag="--image", envs=("OPERATOR_IMAGE",), metavar="IMAGE",
@@ -65,6 +90,10 @@ RUN: Final = (
             metavar="LIST", help="Names of pull secrets for kgpu's own image, separated by commas."),
     Setting(attr="layout", flag="--layout", envs=("KGPU_LAYOUT",), default="agent", metavar="LAYOUT",
             help="agent or operands."),
+    Setting(attr="vendors", flag="--vendors", envs=("KGPU_VENDORS",), default="nvidia,amd,gaudi", metavar="LIST",
+            help="Whose accelerators are served: any of nvidia, amd, gaudi, intel, separated by commas."),
+    Setting(attr="device_configs", flag="--device-configs", envs=("KGPU_DEVICE_CONFIGS",), default="false",
+            metavar="BOOL", help="Whether AMD's DeviceConfigs of its namespace are followed."),
     Setting(attr="agent_nodes", flag="--agent-nodes", envs=("KGPU_AGENT_NODES",), default="gpu", metavar="WHERE",
             help="Where the privileged agent runs: gpu (where there is work for it) or all (every Linux node)."),
     Setting(attr="agent_selector", flag="--agent-node-selector", envs=("KGPU_AGENT_NODE_SELECTOR",), metavar="YAML",
@@ -86,7 +115,10 @@ RUN: Final = (
             help="Whether NodeFeatureRules are carried out; never beside another node feature discovery."),
     Setting(attr="feature_rules_config", flag="--feature-rules-config", envs=(ENV_FEATURE_RULES_CONFIG,),
             metavar="YAML",
-            help="What they may give: {enableTaints: true}; also denyLabelNs, extraLabelNs, labelWhiteList."),
+            help="What they may give: {enableTaints: true}; also denyLabelNs, extraLabelNs, labelWhiteList, "
+            "restrictions, instance, featureGates."),
+    Setting(attr="features_config", flag="--features-config", envs=(ENV_FEATURES_CONFIG,), metavar="YAML",
+            help="A worker's config of node feature discovery, for nodes that have no nfd-worker.conf of their own."),
     Setting(attr="other_operator", flag="--other-operator", envs=("KGPU_OTHER_OPERATOR",), default="detect",
             metavar="HOW",
             help="Hold still beside another GPU operator: detect (its account may write ClusterPolicies), ignore."),
@@ -107,8 +139,12 @@ RUN: Final = (
             default="info", metavar="WORD", help="The least severe notification that is posted: info or warning."),
     Setting(attr="webhook_format", flag="--webhook-format", envs=("KGPU_WEBHOOK_FORMAT",), default="CloudEvents",
             metavar="FORMAT", help="CloudEvents, or Text for chat programs that take a text alone."),
-    Setting(attr="cluster_name", flag="--cluster-name", envs=("KGPU_CLUSTER_NAME",), metavar="NAME",
+    Setting(attr="cluster_name", flag="--cluster-name", envs=(ENV_CLUSTER_NAME,), metavar="NAME",
             help="What notifications call this cluster."),
+    Setting(attr="usage", flag="--usage", envs=(ENV_USAGE,), default="false", metavar="BOOL",
+            help="Whether agents count what GPUs are used for, and by whom."),
+    Setting(attr="usage_labels", flag="--usage-labels", envs=(ENV_USAGE_LABELS,), metavar="LIST",
+            help="The keys of pods' labels that they record, separated by commas."),
     Setting(attr="host_facts", flag="--host-facts", envs=("KGPU_HOST_FACTS",), default="true", metavar="BOOL",
             help="Whether agents write into their logs what kgpu doctor wants to know of their nodes."),
     Setting(attr="alert_rules", flag="--alert-rules", envs=("KGPU_ALERT_RULES",), default="true", metavar="BOOL",
@@ -188,6 +224,68 @@ def run(*, log_level: str, log_format: str, **flags: Any) -> None:
     run_async(
         _run(flags["kubeconfig"], settings, options, budget, policy, acts=acts, mig=mig, webhook=webhook, master=master)
     )
+
+
+@operator.command("usage", cls=ExampleCommand, examples="kgpu operator usage -n gpu-operator --state-dir /state")
+@settled(USAGE, text=help_with_variables)
+@log_options
+def usage(*, log_level: str, log_format: str, **flags: Any) -> None:
+    """Keep the history of what the cluster's GPUs were used for, and serve it, until SIGTERM.
+
+    It is a process beside the operator: it asks the agents every minute, and only reads pods of the API server.
+    """
+    from kgpu.base.log import configure
+
+    check_kubeconfig(click.get_current_context(), flags["kubeconfig"])
+    configure(level=log_level, form=log_format)
+    run_async(_keep_usage(flags))
+
+
+async def _keep_usage(options: Mapping[str, Any]) -> None:
+    from pathlib import Path
+
+    from kgpu.base.http import parse_address
+    from kgpu.kube.client import connect
+    from kgpu.manager.usage_host import UsageHostOptions, keep
+
+    api = connect(options["kubeconfig"])
+    try:
+        await keep(
+            api,
+            UsageHostOptions(
+                namespace=_needed(options, "namespace", "--namespace (OPERATOR_NAMESPACE)", "the operator's namespace"),
+                folder=Path(options["state_dir"]),
+                days=_days(options, "retention", "--retention or KGPU_USAGE_RETENTION"),
+                max_bytes=_bytes(options, "size", "--size or KGPU_USAGE_SIZE"),
+                pages=parse_address(options["address"], flag="--bind-address"),
+                health=_address(options["health_address"], "--health-probe-bind-address"),
+                prices=options["prices"],
+                direct=bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+                and not _bool(options, "through_api_server", "--through-api-server or KGPU_USAGE_THROUGH_API_SERVER"),
+            ),
+        )
+    finally:
+        await api.close()
+
+
+def _days(given: Mapping[str, Any], name: str, where: str) -> float:
+    text = str(given[name])
+    number = text.removesuffix("d")
+    if not (text.endswith("d") and number.isascii() and number.isdecimal() and 1 <= int(number[:6]) <= 3660):
+        raise ConfigError(f"{text!r:.40} is no time to keep history", "days, from 1d to 3660d", f"correct {where}")
+    return float(number)
+
+
+def _bytes(given: Mapping[str, Any], name: str, where: str) -> int:
+    from kgpu.base.quantity import Quantity, QuantityError
+
+    try:
+        found = Quantity.parse(str(given[name])).value
+    except QuantityError:
+        found = 0
+    if not 16 << 20 <= found <= 1 << 40:
+        raise ConfigError(f"{given[name]!r:.40} is no size of a history", "from 16Mi to 1Ti", f"correct {where}")
+    return found
 
 
 @operator.command("cleanup", cls=ExampleCommand, examples="kgpu operator cleanup --namespace gpu-operator")
@@ -283,14 +381,11 @@ async def _run(
 
 def master_of(options: Mapping[str, Any]) -> MasterSettings | None:
     """What carries out rules of node features, None if that is switched off. Raises ConfigError."""
-    from kgpu.discovery.master.config import read_limits
-    from kgpu.discovery.master.model import MasterSettings
+    from kgpu.discovery.master.config import read_master
 
     where = f"--feature-rules-config or {ENV_FEATURE_RULES_CONFIG}"
-    limits = read_limits(_mapping(options, "feature_rules_config", where), where)
-    if not _bool(options, "feature_rules", f"--feature-rules or {ENV_FEATURE_RULES}"):
-        return None
-    return MasterSettings(namespace=options["namespace"], limits=limits)
+    settings = read_master(_mapping(options, "feature_rules_config", where), options["namespace"], where)
+    return settings if _bool(options, "feature_rules", f"--feature-rules or {ENV_FEATURE_RULES}") else None
 
 
 async def _clean_up(kubeconfig: str, namespace: str, limits: Limits) -> None:
@@ -319,6 +414,7 @@ def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorS
             "--allocation=dra together with --dra=true", "set --dra=true, or --allocation=device-plugin",
         )  # fmt: skip
     read_gates(options["dra_gates"])
+    _mapping(options, "features_config", f"--features-config or {ENV_FEATURES_CONFIG}")
     return OperatorSettings(
         namespace=_needed(options, "namespace", "--namespace or OPERATOR_NAMESPACE", "the operator's own namespace"),
         image=_needed(options, "image", "--image or OPERATOR_IMAGE", "kgpu's own image"),
@@ -329,6 +425,8 @@ def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorS
         layout=NodeLayout(
             _one_of(options, "layout", "--layout or KGPU_LAYOUT", [str(layout) for layout in NodeLayout])
         ),
+        vendors=_vendors(options["vendors"]),
+        device_configs=_bool(options, "device_configs", "--device-configs or KGPU_DEVICE_CONFIGS"),
         agent_nodes=AgentNodes(
             _one_of(options, "agent_nodes", "--agent-nodes or KGPU_AGENT_NODES", [str(nodes) for nodes in AgentNodes])
         ),
@@ -346,6 +444,7 @@ def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorS
             )
         ),
         feature_rules=_bool(options, "feature_rules", f"--feature-rules or {ENV_FEATURE_RULES}"),
+        features_config=options["features_config"],
         other_operator=OtherPresence(
             _one_of(
                 options,
@@ -357,6 +456,8 @@ def settings_of(options: Mapping[str, Any], env: Mapping[str, str]) -> OperatorS
         operations=_bool(options, "operations", "--operations or KGPU_OPERATIONS"),
         health=_bool(options, "health", "--health or KGPU_HEALTH"),
         health_config=options["health_config"],
+        usage=_bool(options, "usage", f"--usage or {ENV_USAGE}"),
+        usage_labels=tuple(word.strip() for word in options["usage_labels"].split(",") if word.strip()),
         host_facts=_bool(options, "host_facts", "--host-facts or KGPU_HOST_FACTS"),
         monitoring=_monitoring(options),
         images={name: value for name, value in env.items() if name.endswith("_IMAGE") and value},
@@ -438,6 +539,22 @@ def _one_of(options: Mapping[str, Any], name: str, where: str, words: Sequence[s
         f"one of: {', '.join(words)}",
         f"correct {where}",
     )
+
+
+def _vendors(told: str) -> frozenset[str]:
+    """The vendors in the list. Raises ConfigError for one that there is not, and for none at all."""
+    from kgpu.operator.vendors import VENDORS
+
+    chosen = [word for word in map(str.strip, told.split(",")) if word]
+    strange = next((word for word in chosen if word not in VENDORS), "")
+    if strange or not chosen:
+        hint = did_you_mean(strange, list(VENDORS)) if strange else ""
+        raise ConfigError(
+            (f'there is no vendor "{strange}"' if strange else "no vendor is served") + (f"; {hint}" if hint else ""),
+            f"some of: {', '.join(VENDORS)}",
+            "correct --vendors or KGPU_VENDORS (the Helm value vendors)",
+        )
+    return frozenset(chosen)
 
 
 def _monitoring(options: Mapping[str, Any]) -> Monitoring:

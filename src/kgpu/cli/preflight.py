@@ -8,6 +8,7 @@ import click
 
 from kgpu import __version__
 from kgpu.base.errors import ConfigError
+from kgpu.base.printable import counted
 from kgpu.base.suggest import did_you_mean
 from kgpu.cli import _complete
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, run_async
@@ -163,7 +164,7 @@ class _Wanted:
         asked = {choice.image for choice in choices if choice.enabled and choice.image}
         if not self._registry or not asked:
             return {}
-        _say(f"asking for {len(asked)} driver image{'s' if len(asked) > 1 else ''}")
+        _say(f"asking for {counted(len(asked), 'driver image')}")
         return await registry.ask(sorted(asked))
 
     async def _probe(self, snapshot: Snapshot, intent: Intent, kubeconfig: str) -> ProbeResult:
@@ -179,7 +180,7 @@ class _Wanted:
             node.name for node in snapshot.nodes.values()
             if node.ready and node.text("status.nodeInfo.operatingSystem") in ("", "linux")
         )  # fmt: skip
-        _say(f"looking at {len(nodes)} node{'s' if len(nodes) != 1 else ''} with a pod each")
+        _say(f"looking at {counted(len(nodes), 'node')} with a pod each")
         for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C does, each takes the pods away before it ends us
             asyncio.get_running_loop().add_signal_handler(number, signal.raise_signal, signal.SIGINT)
         api = connect(kubeconfig)

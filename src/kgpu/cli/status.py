@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from kgpu.base.printable import counted
 from kgpu.cli import _complete
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, print_json, run_async
-from kgpu.formats.operands import BY_NAME
+from kgpu.cli._status_table import JUDGE, MOST_ROWS, node_rows, node_table, short
+from kgpu.formats.names import NVIDIA
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from kgpu.cli._status_operations import NodeOperations
+    from kgpu.cli._status_vendors import VendorNode
     from kgpu.operator.field_rows import FieldRow
-    from kgpu.operator.overview import NodeOverview, Overview, ShownProblem, UpgradeRow
+    from kgpu.operator.overview import Overview, ShownProblem, UpgradeRow
     from kgpu.operator.watching import WatchedCluster
 
 EXAMPLES: Final = """
@@ -28,25 +28,13 @@ kgpu status -o json
 kgpu status --kubeconfig ~/.kube/config --namespace gpu-operator
 """
 NOT_READY: Final = 3
-MOST_ROWS: Final = 15
 MOST_PROBLEMS: Final = 10
-MOST_NAME: Final = 48
 PIPE_WIDTH: Final = 10_000
 
 # States of driver upgrades, as kgpu.operator.upgrades has them.
 _RUNS: Final = "upgrade-done"
 _REQUIRED: Final = "upgrade-required"
 _FAILED: Final = "upgrade-failed"
-
-# How a cell looks.
-_CELLS: Final = {
-    "works": ("ok", "green"),
-    "fails": ("FAIL", "bold red"),
-    "waits": ("wait", "yellow"),
-    "off": ("-", "dim"),
-}
-_JUDGE: Final = "health"
-_BADNESS: Final = ("fails", "waits", "off", "works")
 
 
 @click.command("status", cls=ExampleCommand, examples=EXAMPLES)
@@ -60,33 +48,58 @@ _BADNESS: Final = ("fails", "waits", "off", "works")
 def status(context: click.Context, *, kubeconfig: str, namespace: str, output: str) -> None:
     """Show nodes, operands and drivers; what is not ready, why, and what to do.
 
+    Nodes with accelerators are shown whoever offers them: kgpu's operator, agents on their own, or another plugin.
     Needs no more than rights to read. Exit code 0: all is ready; 3: something is not.
     """
     check_kubeconfig(context, kubeconfig)
-    overview, operations = run_async(_look(kubeconfig, namespace))
+    overview, operations, others = run_async(_look(kubeconfig, namespace))
     if output == "json":
         import msgspec
 
-        print_json({**msgspec.to_builtins(overview), **operations.as_data()})
+        rows = [msgspec.to_builtins(node) | {"works": node.works} for node in others]
+        print_json({**msgspec.to_builtins(overview), **operations.as_data(), "accelerator_nodes": rows})
     else:
         import time
 
-        click.echo(render(overview, width=_width()), nl=False)
+        click.echo(render(overview, width=_width(), others=others), nl=False)
         click.echo("".join(f"{line}\n" for line in operations.lines(time.time())), nl=False)
-    if not overview.ready:
+    if not is_ready(overview, others):
         raise click.exceptions.Exit(NOT_READY)
 
 
-async def _look(kubeconfig: str, namespace: str) -> tuple[Overview, NodeOperations]:
+async def _look(kubeconfig: str, namespace: str) -> tuple[Overview, NodeOperations, tuple[VendorNode, ...]]:
     from kgpu.cli._status_operations import read_operations
+    from kgpu.cli._status_vendors import read_vendor_nodes
     from kgpu.kube.client import connect
 
     api = connect(kubeconfig)
     try:
         overview = await read(api, namespace)
-        return overview, await read_operations(api, overview.namespace)
+        return overview, await read_operations(api, overview.namespace), await read_vendor_nodes(api)
     finally:
         await api.close()
+
+
+def is_ready(overview: Overview, others: tuple[VendorNode, ...]) -> bool:
+    """Whether all works. Agents of their own, and plugins of others, need no operator of kgpu: without one only nodes
+    count.
+    """
+    return (overview.ready or is_alone(overview, others)) and all(node.works for node in _left(overview, others))
+
+
+def is_alone(overview: Overview, others: tuple[VendorNode, ...]) -> bool:
+    """Whether nodes give their devices to pods without an operator of kgpu: there is no policy and no sign of one, and
+    none of NVIDIA's GPUs wait for somebody who offers them.
+    """
+    giving = {node.name for node in others if node.vendor == NVIDIA and node.works}
+    waiting = any(node.vendor == NVIDIA and node.name not in giving for node in overview.nodes)
+    return bool(others) and not (overview.policy or overview.installed or overview.drivers or waiting)
+
+
+def _left(overview: Overview, others: tuple[VendorNode, ...]) -> tuple[VendorNode, ...]:
+    """Those of ``others`` that the operator does not judge: what it says of a node counts, and is not said twice."""
+    judged = {(node.name, node.vendor) for node in overview.nodes if node.operands}
+    return tuple(node for node in others if (node.name, node.vendor) not in judged)
 
 
 async def read(api: WatchedCluster, namespace: str) -> Overview:
@@ -98,31 +111,38 @@ async def read(api: WatchedCluster, namespace: str) -> Overview:
     return overview(looked.observed, looked.settings, operator=looked.operator, unread=looked.unread)
 
 
-def render(found: Overview, *, width: int, color: bool | None = None) -> str:
+def render(found: Overview, *, width: int, color: bool | None = None, others: tuple[VendorNode, ...] = ()) -> str:
     """The screen as text; colours only where the terminal has them. Remedies are never broken: they are pasted."""
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=width, force_terminal=_is_terminal() if color is None else color)
     with console.capture() as capture:
-        _show(console, found)
+        _show(console, found, others)
     return "\n".join(line.rstrip() for line in capture.get().split("\n"))
 
 
-def _show(console: Console, overview: Overview) -> None:
+def _show(console: Console, overview: Overview, others: tuple[VendorNode, ...]) -> None:
     from rich.text import Text
 
-    console.print(Text(overview.headline, style="bold green" if overview.ready else "bold red"))
-    place = f", layout {overview.layout}" if overview.layout else ""
-    console.print(Text(f"{overview.operator}{place}, namespace {overview.namespace}", style="dim"))
-    if overview.nodes:
-        table = _nodes(overview)
+    alone = is_alone(overview, others)
+    if alone:
+        works = sum(node.works for node in others)
+        headline = f"{works} of {len(others)} nodes give their devices to pods; no operator of kgpu runs them"
+        console.print(Text(headline, style="bold green" if works == len(others) else "bold red"))
+    else:
+        console.print(Text(overview.headline, style="bold green" if overview.ready else "bold red"))
+        place = f", layout {overview.layout}, namespace {overview.namespace}" if overview.installed else ""
+        console.print(Text(f"{overview.operator}{place}", style="dim"))
+    if rows := node_rows(overview, others):
+        operands = [row.name for row in overview.operands] or [JUDGE]
+        table = node_table(rows, operands)
         if console.measure(table, options=console.options.update(width=PIPE_WIDTH)).maximum > console.width:
-            table = _nodes(overview, narrow=True)
+            table = node_table(rows, operands, narrow=True)
         console.print(table)
-    others = "node is" if overview.other_nodes == 1 else "nodes are"
-    rest = f"{overview.other_nodes} other {others} not known to have NVIDIA GPUs"
-    if overview.other_nodes:
-        console.print(Text(rest, style="dim"))
+    rest = max(0, overview.other_nodes - len({node.name for node in others} - {node.name for node in overview.nodes}))
+    if rest:
+        are = "is" if rest == 1 else "are"
+        console.print(Text(f"{counted(rest, 'other node')} {are} not known to have accelerators", style="dim"))
     unused = [row.title for row in overview.operands if row.reason == "NotProvided"]
     off = [row.title for row in overview.operands if row.reason == "Disabled"]
     for words, titles in (("not provided by kgpu yet", unused), ("switched off", off)):
@@ -130,13 +150,27 @@ def _show(console: Console, overview: Overview) -> None:
             console.print(Text(f"{words}: {', '.join(titles)}", style="dim"))
     for driver in overview.drivers:
         style = "green" if driver.state == "ready" else "yellow"
-        line = f"NVIDIADriver {driver.name}: {driver.state or 'no state yet'}, {driver.nodes} nodes"
+        line = f"NVIDIADriver {driver.name}: {driver.state or 'no state yet'}, {counted(driver.nodes, 'node')}"
         console.print(Text(line + (f"; {driver.message}" if driver.state != "ready" else ""), style=style))
     _upgrades(console, overview.upgrades)
     _fields(console, overview.fields)
-    _problems(console, overview.problems)
+    _problems(console, (*(() if alone else overview.problems), *_of_vendors(_left(overview, others))))
     for line in overview.unread:
         console.print(Text(f"not known: {line}", style="yellow"))
+
+
+def _of_vendors(nodes: tuple[VendorNode, ...]) -> tuple[ShownProblem, ...]:
+    """What is wrong with other vendors' devices, one row for all nodes with the same."""
+    from kgpu.operator.overview import ShownProblem
+
+    groups: dict[tuple[str, bool], list[VendorNode]] = {}
+    for node in nodes:
+        for problem in node.problems:
+            groups.setdefault((problem.what, problem.stops), []).append(node)
+    return tuple(
+        ShownProblem(what=what, remedy=f"kgpu doctor node {rows[0].name}", nodes=tuple(row.name for row in rows))
+        for (what, _), rows in sorted(groups.items(), key=lambda row: (not row[0][1], row[0][0]))
+    )
 
 
 def _upgrades(console: Console, upgrades: tuple[UpgradeRow, ...]) -> None:
@@ -162,7 +196,7 @@ def _upgrades(console: Console, upgrades: tuple[UpgradeRow, ...]) -> None:
         state = "waits for approval" if row.waits else row.state
         by = f" ({row.operation})" if row.operation else ""
         change = row.wanted if row.running == row.wanted else f"{row.running or 'no driver'} → {row.wanted}"
-        console.print(Text(f"  {_short(row.node)}: {change}: {state}{by}"))
+        console.print(Text(f"  {short(row.node)}: {change}: {state}{by}"))
     if len(late) > MOST_ROWS:
         console.print(Text(f"  and {len(late) - MOST_ROWS} more; kgpu status -o json has them all", style="dim"))
 
@@ -200,93 +234,7 @@ def _where(nodes: tuple[str, ...]) -> str:
     if not nodes:
         return ""
     more = f" (+{len(nodes) - 5} more)" if len(nodes) > 5 else ""
-    return f"{'node' if len(nodes) == 1 else 'nodes'} {', '.join(map(_short, nodes[:5]))}{more}: "
-
-
-def _short(name: str) -> str:
-    """A Node's name may have 253 characters; the end is what tells machines of one make apart."""
-    return name if len(name) <= MOST_NAME else f"{name[: MOST_NAME // 2]}…{name[-(MOST_NAME // 2 - 1) :]}"
-
-
-def _nodes(overview: Overview, *, narrow: bool = False) -> Table:
-    """A column for each operand; ``narrow``: one for all, which names those that do not work."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    heads = {
-        row.name: BY_NAME[row.name].heading or row.name
-        for row in overview.operands
-        if any(row.name in node.operands for node in overview.nodes)
-    }
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("GPU node", overflow="fold")
-    for head in ("GPUs", "product", "driver", *([] if narrow else ["CUDA"])):
-        table.add_column(head, overflow="fold")
-    for head in ("operands",) if narrow else heads.values():
-        table.add_column(head, no_wrap=not narrow)
-    groups = _alike(overview.nodes)
-    for names, node in groups[:MOST_ROWS]:
-        name = _short(names[0]) + (f" (+{len(names) - 1} alike)" if len(names) > 1 else "")
-        cells = {head: Text(*_cell(node, operand)) for operand, head in heads.items()}
-        style = "" if node.ready else "red"
-        name += ("" if node.ready else " (not Ready)") + (" (opted out)" if node.opted_out else "")
-        driver = f"{node.driver} ({node.driver_source})" if node.driver_source and not narrow else node.driver or "-"
-        rest: list[str | Text] = [_in_short(cells)] if narrow else [node.cuda or "-", *cells.values()]
-        table.add_row(Text(name, style=style), _gpus(node), node.product or "-", driver, *rest)
-    if len(groups) > MOST_ROWS:
-        table.caption = f"and {sum(len(names) for names, _ in groups[MOST_ROWS:])} more nodes"
-    return table
-
-
-def _cell(node: NodeOverview, operand: str) -> tuple[str, str]:
-    """How an operand is on a node; where the one that judges GPUs works, what it says of them."""
-    cell = node.operands.get(operand, "off")
-    if operand == _JUDGE and cell == "works" and node.gpus_bad:
-        return f"{node.gpus_bad} ILL", "bold red"
-    if operand == _JUDGE and cell == "works" and node.gpus_to_look_at:
-        return f"{node.gpus_to_look_at} look", "yellow"
-    return _CELLS[cell]
-
-
-def _in_short(cells: dict[str, Text]) -> Text:
-    """``validated FAIL, health 1 ILL, 6 ok``."""
-    from rich.text import Text
-
-    good = {_CELLS["works"][0], _CELLS["off"][0]}
-    parts = [Text(f"{head} ").append_text(cell) for head, cell in cells.items() if cell.plain not in good]
-    works = sum(cell.plain == _CELLS["works"][0] for cell in cells.values())
-    if works:
-        parts.append(Text(f"{'all ' if not parts else ''}{works} ok", style="green"))
-    return Text(", ").join(parts)
-
-
-def _alike(nodes: Iterable[NodeOverview]) -> list[tuple[list[str], NodeOverview]]:
-    """Nodes that look the same but for their names, the worst first."""
-    import msgspec
-
-    groups: dict[bytes, tuple[list[str], NodeOverview]] = {}
-    for node in nodes:
-        fields = msgspec.to_builtins(node)
-        fields.pop("name")
-        groups.setdefault(msgspec.json.encode(fields, order="sorted"), ([], node))[0].append(node.name)
-    return sorted(groups.values(), key=lambda group: (_worst(group[1]), group[0]))
-
-
-def _worst(node: NodeOverview) -> int:
-    if node.gpus_bad:
-        return 0
-    return min((_BADNESS.index(cell) for cell in node.operands.values()), default=len(_BADNESS))
-
-
-def _gpus(node: NodeOverview) -> str:
-    from kgpu.formats.names import GPU_RESOURCE, NVIDIA_DOMAIN
-
-    shown = []
-    for name, one in node.resources.items():
-        short = "" if name == GPU_RESOURCE else f" {name.removeprefix(f'{NVIDIA_DOMAIN}/')}"
-        shown.append(f"{one.allocatable}/{one.capacity}{short}")
-    return ", ".join(shown) or "none yet"
+    return f"{'node' if len(nodes) == 1 else 'nodes'} {', '.join(map(short, nodes[:5]))}{more}: "
 
 
 def _is_terminal() -> bool:

@@ -91,6 +91,7 @@ def top(context: click.Context, /, **options: Any) -> None:
     check_kubeconfig(context, options["kubeconfig"])
     # A driver root on the command line means this node; one in the environment is there for other commands as well.
     named = context.get_parameter_source("root") is click.core.ParameterSource.COMMANDLINE
+    options["host_flag"] = "--host" if options["host"] else "--root"
     options["host"] = options["host"] or (named and bool(options["root"]))
     if options["host"] and options["exporter"]:
         raise ConfigError("--host and --exporter are two different sources", "one of them", "leave one out")
@@ -179,7 +180,7 @@ def _console(given: dict[str, Any]) -> Any:
 def _source(options: dict[str, Any]) -> tuple[GpuNodeSource, Callable[[], tuple[str, ...]]]:
     """Where nodes come from, and what could not be read there. Raises UserError."""
     if options["host"]:
-        return _host(options["root"]), tuple
+        return _host(options["root"], flag=options["host_flag"]), tuple
     from kgpu.top.exporters import Exporters, NamedExporters, parse_address
 
     headers, tls = _credentials(options["auth_file"]), _tls(options["ca_file"])
@@ -204,7 +205,7 @@ def _source(options: dict[str, Any]) -> tuple[GpuNodeSource, Callable[[], tuple[
     return cluster, lambda: cluster.notes
 
 
-def _host(root: str) -> GpuNodeSource:
+def _host(root: str, *, flag: str) -> GpuNodeSource:
     from pathlib import Path
 
     from kgpu.hw.open import NoHardwareError, open_reader
@@ -215,7 +216,7 @@ def _host(root: str) -> GpuNodeSource:
     try:
         return HostSource(open_reader(driver_root=Path(root) if root else None), verdicts=verdicts)
     except NoHardwareError as error:
-        raise HwError(error.what, error.expected, f"{error.remedy}; for the cluster's GPUs leave --host out") from error
+        raise HwError(error.what, error.expected, f"{error.remedy}; for the cluster's GPUs leave {flag} out") from error
 
 
 def _credentials(path: str) -> dict[str, str]:

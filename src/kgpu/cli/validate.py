@@ -175,7 +175,8 @@ def lines(report: NodeValidation, *, color: bool) -> list[str]:
     if report.nothing_checked:
         out.append("nothing was checked: every check that was asked for was skipped")
     elif report.passed:
-        out.append("Test PASSED" if any(check_result.check == "cuda" for check_result in report.results) else "passed")
+        computed = any(row.check == "cuda" and row.status == "passed" for row in report.results)
+        out.append("Test PASSED" if computed else "passed")
     else:
         out.append(
             "not passed: "

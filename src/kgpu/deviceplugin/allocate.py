@@ -51,6 +51,7 @@ def allocate(
             parts.envs[variable] = "enabled"
     if (settings.pass_device_specs or resource.vendor.nodes_suffice) and not settings.only_cdi:
         _device_specs(parts, devices)
+        _host_files(parts)
     if resource.sharing is SharingKind.MPS and any(device.is_replica for device in devices):
         _mps(parts, resource)
     return ContainerAllocation(
@@ -188,6 +189,15 @@ def _device_specs(parts: _Parts, devices: Sequence[PluginDevice]) -> None:
     ]
     parts.nodes += [
         DeviceNode(container_path=path, host_path=root + path, permissions="rw") for path in dict.fromkeys(paths)
+    ]
+
+
+def _host_files(parts: _Parts) -> None:
+    root = parts.settings.driver_root.rstrip("/")
+    parts.mounts += [
+        Mount(container_path=path, host_path=root + path, read_only=True)
+        for path in parts.vendor.host_files
+        if path in parts.host.files
     ]
 
 

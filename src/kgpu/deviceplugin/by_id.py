@@ -18,7 +18,7 @@ def by_id(
     accelerators: Sequence[Accelerator], settings: PluginSettings, advice: list[Advice]
 ) -> tuple[Sequence[Accelerator], PluginSettings]:
     """The accelerators that are left, and the settings with the shares as a sharing block."""
-    left = [gpu for gpu in accelerators if _wanted(gpu, settings)]
+    left = [gpu for gpu in accelerators if wanted(gpu, settings)]
     advice += [
         Advice(
             subject=gpu.uuid,
@@ -28,12 +28,13 @@ def by_id(
             reason="LeftOutById",
         )
         for gpu in accelerators
-        if not _wanted(gpu, settings)
+        if not wanted(gpu, settings)
     ]
     return left, settings if settings.shared_dev_num == 1 else _shared(left, settings, advice)
 
 
-def _wanted(gpu: Accelerator, settings: PluginSettings) -> bool:
+def wanted(gpu: Accelerator, settings: PluginSettings) -> bool:
+    """Whether its PCI device id is one of those to offer."""
     return (not settings.allow_ids or _id(gpu) in settings.allow_ids) and _id(gpu) not in settings.deny_ids
 
 

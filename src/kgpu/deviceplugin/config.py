@@ -23,7 +23,10 @@ from kgpu.formats.settings import FlagShape, Restart, Setting, choice, read_list
 MIG_STRATEGIES: Final = ("none", "single", "mixed")
 LIST_STRATEGIES: Final = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 ID_STRATEGIES: Final = ("uuid", "index")
-SHARED_POLICIES: Final = ("distributed", "packed")
+BALANCED: Final = "balanced"
+NO_POLICY: Final = "none"
+SHARED_POLICIES: Final = ("distributed", "packed", BALANCED, NO_POLICY)
+MONITORING_MODES: Final = ("single", "split")
 NAMING_STRATEGIES: Final = ("single", "mixed")
 DISCOVERY_STRATEGIES: Final = ("auto", "nvml", "tegra")
 MOST_SHARES: Final = 100
@@ -51,6 +54,24 @@ def _read_channels(value: Any, where: str) -> tuple[int, ...]:
             f"correct {where}",
         )
     return channels
+
+
+def _read_policy(value: Any, where: str) -> str:
+    text = _policy(value, where)
+    return "distributed" if text == BALANCED else text
+
+
+_policy: Final = choice(SHARED_POLICIES, "invalid --shared-devices-allocation-policy option: ")
+
+
+def _read_by_path(value: Any, where: str) -> str:
+    text = str(value).strip()
+    if text != "none":
+        raise ConfigError(
+            f"{where}: {text[:40]!r}: links in /dev/dri/by-path are not mounted", "none",
+            f"take {where} out: a link that is not on the host would keep containers from starting",
+        )  # fmt: skip
+    return text
 
 
 def _read_shares(value: Any, where: str) -> int:
@@ -118,11 +139,12 @@ FLAGS: Final = (
          key="flags.plugin.containerDriverRoot", **_AT_START, help="where this process sees the driver root"),
     _row(attr="mps_root", flag="--mps-root", default="", envs=("MPS_ROOT",), key="flags.mpsRoot",
          help="the folder on the host for MPS pipes and shared memory"),
-    _row(attr="shared_policy", flag="--shared-devices-allocation-policy",
-         read=choice(SHARED_POLICIES, "invalid --shared-devices-allocation-policy option: "), default="distributed",
-         choices=SHARED_POLICIES, envs=("SHARED_DEVICES_ALLOCATION_POLICY",),
+    _row(attr="shared_policy", flag="--shared-devices-allocation-policy", aliases=("--allocation-policy",),
+         read=_read_policy, default="distributed", choices=SHARED_POLICIES,
+         envs=("SHARED_DEVICES_ALLOCATION_POLICY", "ALLOCATION_POLICY"),
          key="flags.plugin.sharedDevicesAllocationPolicy",
-         help="spread shares over the GPUs, or fill one after the other", empty_counts=False),
+         help="spread shares over the GPUs (Intel's word: balanced), fill one after the other, or none: the first",
+         empty_counts=False),
     _row(attr="naming_strategy", flag="--resource-naming-strategy", aliases=("--resource_naming_strategy",),
          read=choice(NAMING_STRATEGIES, "invalid --resource-naming-strategy option: "), default="single",
          choices=NAMING_STRATEGIES, envs=("RESOURCE_NAMING_STRATEGY",), empty_counts=False,
@@ -132,10 +154,18 @@ FLAGS: Final = (
          help="seconds between checks of AMD GPUs; without effect, they are looked at every second"),
     _row(attr="shared_dev_num", flag="--shared-dev-num", read=_read_shares, default=1, envs=("SHARED_DEV_NUM",),
          empty_counts=False, help="how many containers share an Intel GPU, by time-slicing"),
+    _row(attr="by_path", flag="--bypath", read=_read_by_path, default="none", envs=("BYPATH",), empty_counts=False,
+         idle="no link is ever mounted, which none asks for",
+         help="links by PCI path of Intel GPUs; none alone can be had"),
     _row(attr="allow_ids", flag="--allow-ids", read=_read_ids, shape=FlagShape.LIST, default=(), envs=("ALLOW_IDS",),
          help="PCI device ids of the only devices to offer, such as 0xe211; all when empty"),
     _row(attr="deny_ids", flag="--deny-ids", read=_read_ids, shape=FlagShape.LIST, default=(), envs=("DENY_IDS",),
          help="PCI device ids of devices not to offer"),
+    _row(attr="enable_monitoring", flag="--enable-monitoring", **_SWITCH, default=False, envs=("ENABLE_MONITORING",),
+         help="offer a device that is all Intel GPUs of the node, for programs that monitor them"),
+    _row(attr="monitoring_mode", flag="--monitoring-mode", read=choice(MONITORING_MODES, "invalid monitoring mode: "),
+         default="single", choices=MONITORING_MODES, envs=("MONITORING_MODE",), empty_counts=False,
+         help="single: one resource for all Intel GPUs; split: one for those of each driver"),
     _row(attr="discovery_strategy", flag="--device-discovery-strategy",
          read=choice(DISCOVERY_STRATEGIES, "invalid --device-discovery-strategy option "), default="auto",
          choices=DISCOVERY_STRATEGIES, envs=("DEVICE_DISCOVERY_STRATEGY",), key="flags.deviceDiscoveryStrategy",
@@ -177,8 +207,11 @@ class PluginSettings:
     naming_strategy: str = "single"
     pulse: str = ""
     shared_dev_num: int = 1
+    by_path: str = "none"
     allow_ids: tuple[str, ...] = ()
     deny_ids: tuple[str, ...] = ()
+    enable_monitoring: bool = False
+    monitoring_mode: str = "single"
     discovery_strategy: str = "auto"
     imex_channel_ids: tuple[int, ...] = ()
     imex_required: bool = False

@@ -162,6 +162,18 @@ class PluginCore:
         self._tell(advice)
         return (self.health.judged, self.health.withdrawn) != (before.judged, before.withdrawn)
 
+    def elsewhere(self, unhealthy: Mapping[str, str]) -> bool:
+        """Apply what the vendor's own exporter says; True if something changed."""
+        before = self.health
+        self.health, advice = health_rules.on_exporter(before, unhealthy, self._rules)
+        self._tell(advice)
+        return self.health.elsewhere != before.elsewhere
+
+    @property
+    def health_socket(self) -> str:
+        """Where the vendor's own exporter tells how well its devices are, "" where there is no such."""
+        return next((socket for name in self.vendors if (socket := vendor_of(name).health_socket)), "")
+
     def daemons(self) -> bool:
         """Look which MPS control daemons serve; True if it are others than before."""
         if self.settings is None or not self.read:

@@ -129,7 +129,7 @@ class DeviceHealth:
     """Everything that makes devices unhealthy now. ``broken`` maps a GPU's uuid to what was found.
 
     ``judged`` are the GPUs with verdicts from the health role; ``withdrawn`` maps those that it withdraws to the
-    reason.
+    reason, ``elsewhere`` those that the vendor's own exporter calls unhealthy.
     """
 
     illnesses: tuple[Illness, ...] = ()
@@ -137,11 +137,12 @@ class DeviceHealth:
     ignored: frozenset[tuple[str, int]] = frozenset()  # reported once each
     judged: frozenset[str] = frozenset()
     withdrawn: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     def reason(self, unit: GpuUnit) -> str:
         """Why ``unit`` is unhealthy; "" if it is healthy."""
         reasons = [self.broken[unit.gpu_uuid]] if unit.gpu_uuid in self.broken else []
-        reasons += [self.withdrawn[unit.gpu_uuid]] if unit.gpu_uuid in self.withdrawn else []
+        reasons += [said[unit.gpu_uuid] for said in (self.withdrawn, self.elsewhere) if unit.gpu_uuid in said]
         reasons += [illness.reason for illness in self.illnesses if self.counts(illness) and illness.touches(unit)]
         return "; ".join(dict.fromkeys(reasons))
 
@@ -289,6 +290,36 @@ def on_verdicts(
         if uuid not in withdrawn
     ]
     return replace(health, judged=frozenset(known), withdrawn=withdrawn), news
+
+
+def on_exporter(
+    health: DeviceHealth, unhealthy: Mapping[str, str], rules: XidRules
+) -> tuple[DeviceHealth, list[Advice]]:
+    """The state after the vendor's own exporter has called these GPUs unhealthy, by uuid, with its words."""
+    said = {uuid: f"the vendor's exporter says: {words}" for uuid, words in unhealthy.items()} if rules.findings else {}
+    news = [
+        Advice(
+            subject=uuid,
+            what=f"device marked unhealthy: {uuid}",
+            why=why,
+            severity=Severity.WARNING,
+            remedy="look at that exporter's log: it goes by thresholds of its own. It is offered again when that ends",
+            reason="DeviceUnhealthy",
+        )
+        for uuid, why in said.items()
+        if uuid not in health.elsewhere
+    ]
+    news += [
+        Advice(
+            subject=uuid,
+            what=f"the vendor's exporter no longer calls {uuid} unhealthy",
+            why="it says so, or says nothing any more",
+            reason="VerdictOver",
+        )
+        for uuid in health.elsewhere
+        if uuid not in said
+    ]
+    return replace(health, elsewhere=said), news
 
 
 def _remedy(verdict: GpuVerdict) -> str:

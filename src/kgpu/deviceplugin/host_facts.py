@@ -1,4 +1,4 @@
-"""What the node offers besides the GPUs' own device nodes: others in /dev, and MPS control daemons."""
+"""What the node offers besides the GPUs' own device nodes: others in /dev, a vendor's settings, MPS control daemons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kgpu.deviceplugin.model import HostDevices
 from kgpu.formats.mps_folders import MPS_CONTAINER_ROOT, mps_control, read_served, started_file
 from kgpu.formats.names import ENV_MPS_FOLDER
 from kgpu.formats.plugin_config import SharingKind
-from kgpu.host.root import read_some
+from kgpu.host.root import Tree, read_some
 from kgpu.hw.vendor import vendor_of
 
 GDS_NODE = "/dev/nvidia-fs0"
@@ -27,6 +27,7 @@ MARK_BYTES = 65536
 
 def read_host_facts(settings: PluginSettings, *, vendors: Collection[str] = (), simulated: bool = False) -> HostDevices:
     """Look below the driver root where it is mounted here, and below ``/``, for the control nodes of these vendors.
+    Their settings count in the first of the two alone: the other may be a container's own.
 
     With ``simulated``, plain files count as device nodes: a simulated driver makes them if it may not make real ones.
     """
@@ -44,7 +45,9 @@ def read_host_facts(settings: PluginSettings, *, vendors: Collection[str] = (), 
         return False
 
     daemons = _mps_daemons(settings)
+    tree = Tree.at(roots[0] or "/")
     return HostDevices(
+        files=tuple(path for name in vendors for path in vendor_of(name).host_files if tree.is_file(path)),
         control_nodes=tuple(path for name in vendors for path in vendor_of(name).control_nodes if is_node(path)),
         imex_channels=tuple(channel for channel in settings.imex_channel_ids if is_node(IMEX_NODE.format(channel))),
         gds=is_node(GDS_NODE),

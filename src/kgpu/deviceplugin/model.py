@@ -139,11 +139,13 @@ class ResourcePlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDevices:
     """What this node's /dev offers besides the GPUs' own nodes; paths as a container sees them. ``control_nodes`` are
-    those of every vendor. ``mps_daemons`` are the resources for which an MPS control daemon listens, ``mps_shares`` the
-    clients that it has limits for, by resource and UUID, where the daemon says so.
+    those of every vendor, ``files`` the settings of the host that a vendor's containers read. ``mps_daemons`` are the
+    resources for which an MPS control daemon listens, ``mps_shares`` the clients that it has limits for, by resource
+    and UUID, where the daemon says so.
     """
 
     control_nodes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     imex_channels: tuple[int, ...] = ()
     gds: bool = False
     mofed: bool = False

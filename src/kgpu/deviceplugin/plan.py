@@ -43,6 +43,11 @@ def plan(accelerators: Sequence[Accelerator], settings: PluginSettings) -> Resou
         from kgpu.deviceplugin.by_id import by_id  # loaded only where that is asked for
 
         accelerators, settings = by_id(accelerators, settings, advice)
+    watching: list[PluginResource] = []
+    if settings.enable_monitoring:
+        from kgpu.deviceplugin.monitors import monitors  # likewise
+
+        watching = monitors(accelerators, settings, advice)
     units = _offered_units(accelerators, settings, advice)
     by_name: dict[str, list[GpuUnit]] = {}
     for unit in units:
@@ -55,7 +60,7 @@ def plan(accelerators: Sequence[Accelerator], settings: PluginSettings) -> Resou
     ]
     refused: list[SharingRefusal] = []
     mig = sorted(gpu.index for gpu in accelerators if gpu.mig_enabled)
-    resources = share(plain, settings, advice, refused, mig=mig)
+    resources = [*share(plain, settings, advice, refused, mig=mig), *watching]
     advice += [refusal.advice for refusal in refused]
     if not resources:
         advice.append(

@@ -1,6 +1,7 @@
 """Chooses the devices of a resource that the kubelet should take: aligned, distributed or packed. Pure.
 
-Whole unshared GPUs are aligned (``search.py``). Shares and MIG devices are spread over the GPUs or packed onto few.
+Whole unshared GPUs are aligned (``search.py``). Shares and MIG devices are spread over the GPUs or packed onto few, or
+without a policy the first are taken.
 Ties go to the first device, so the same request gets the same answer. Every choice has its reason.
 """
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kgpu.base.errors import ConfigError
 from kgpu.deviceplugin.allocate import AllocationError
+from kgpu.deviceplugin.config import NO_POLICY
 from kgpu.deviceplugin.model import PluginDevice, PluginResource
 from kgpu.deviceplugin.plan import whole_gpu
 from kgpu.deviceplugin.topology import GpuTopology
@@ -58,7 +60,28 @@ def prefer(
     whole = not any(device.unit.is_mig or device.is_replica for device in (*resource.devices, *available))
     if whole and all(topology.knows(device.unit.uuid) for device in available):
         return _aligned(available, required, request.size, topology)
+    if policy == NO_POLICY:
+        return _first(resource, available, required, request.size, topology)
     return _spread(resource, available, required, request.size, topology, packed=policy == "packed")
+
+
+def _first(
+    resource: PluginResource,
+    available: Sequence[PluginDevice],
+    required: Sequence[PluginDevice],
+    size: int,
+    topology: GpuTopology,
+) -> PreferredDevices:
+    """The required devices and the first others in the node's order: without a policy nothing is weighed."""
+    _check_size(len(available), [device.id for device in required], size)
+    left = {device.id for device in available} - {device.id for device in required}
+    others = [device for device in resource.devices if device.id in left]
+    chosen = [*required, *others[: size - len(required)]]
+    return PreferredDevices(
+        ids=tuple(device.id for device in chosen),
+        score=topology.score(list(dict.fromkeys(device.unit.gpu_uuid for device in chosen))),
+        why=f"no policy is set: the first {size} available devices",
+    )
 
 
 def _aligned(

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from kgpu.base.advice import Advice, AdviceSink, Severity
 from kgpu.base.boot import boot_id
@@ -42,6 +42,9 @@ from kgpu.hw.port import DriverExchangedError, DriverReleasedError, EventKind, H
 from kgpu.hw.verdicts import Verdicts, VerdictSource
 from kgpu.kubelet.socket_watch import SocketIdentity, SocketWatch
 
+if TYPE_CHECKING:
+    from kgpu.deviceplugin.exporter_health import ExporterHealth
+
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
@@ -53,6 +56,8 @@ REREAD_SICK_SECONDS = 2.0
 """The same while a device is unhealthy or none was found."""
 LOOK_PAUSE_SECONDS = 0.25
 """The least time between readings that events ask for: a program can raise Xids faster than a driver can be read."""
+EXPORTER_LOOK_SECONDS = 10.0
+"""How often a vendor's own exporter is asked how well the devices are."""
 MPS_LOOK_SECONDS = 1.0
 """How often the marks of MPS control daemons are looked at without an event."""
 LAST_SAVE_SECONDS = 2.0
@@ -110,7 +115,7 @@ class DevicePluginContext:
     used, ``MpsDaemonMissing`` while those are missing, the reason of a ``SharingRefusal`` while something is offered
     unshared that should be shared, "" otherwise. ``on_offer(healthy)`` is called with the number of
     healthy devices of each resource. ``verdicts`` are the health role's, None if nobody gives any; ``orders`` None:
-    no GPU is ever ordered to be withdrawn.
+    no GPU is ever ordered to be withdrawn. ``host_root`` is the host's ``/`` as this process sees it.
     """
 
     reader: Reader
@@ -126,6 +131,7 @@ class DevicePluginContext:
     cdi_changes: CdiChanges | None = None
     verdicts: VerdictSource | None = None
     orders: WithdrawnGpus | None = None
+    host_root: Path = Path("/")
     host_facts: Callable[[PluginSettings], HostDevices] | None = None
     kubelet_changes: Callable[[Path], AsyncIterator[SocketIdentity | None]] = folder_changes
     reread_seconds: float = REREAD_SECONDS
@@ -191,7 +197,8 @@ class _DevicePlugin:
                 async with asyncio.TaskGroup() as group:
                     loops = (self._follow_config(first), self._reread(), self._follow_kubelet(), self._remember())
                     more = (self._follow_verdicts(), self._follow_specs(), self._apply(group), first_end(beside_it))
-                    for loop in (*loops, *more, self._follow_withdrawals(), self._follow_mps()):
+                    others = (self._follow_withdrawals(), self._follow_mps(), self._follow_exporter())
+                    for loop in (*loops, *more, *others):
                         group.create_task(loop)
         finally:
             await self._remember_last()
@@ -331,6 +338,20 @@ class _DevicePlugin:
         while orders is not None:
             revision = await orders.changed(revision)
             self._changed.set()
+
+    async def _follow_exporter(self) -> None:
+        """Ask the vendor's own exporter, where one runs, how well the devices are."""
+        from_exporter: ExporterHealth | None = None
+        while True:
+            if from_exporter is None and (socket := self._core.health_socket):
+                path = self._ctx.host_root / socket.lstrip("/")
+                if path.exists():
+                    from kgpu.deviceplugin.exporter_health import ExporterHealth
+
+                    from_exporter = ExporterHealth(path, self._ctx.report)
+            if from_exporter is not None and self._core.elsewhere(await from_exporter.ask(self._core.accelerators)):
+                self._changed.set()
+            await self._ctx.clock.sleep(EXPORTER_LOOK_SECONDS)
 
     # --- kubelet ---
 

@@ -12,36 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.printable import underscored
 from kgpu.discovery.tables import LabelledNode, boolean
 from kgpu.discovery.values import legal
 from kgpu.formats.names import AMD_LABEL_PREFIX, BETA_AMD_LABEL_PREFIX
 from kgpu.hw.port import Accelerator
-
-# The first targets of a family, as gfx versions (major, minor, stepping); the last row at or below a GPU's names it.
-FAMILIES: Final[tuple[tuple[tuple[int, int, int], str], ...]] = (
-    ((6, 0, 0), "SI"),
-    ((7, 0, 0), "CI"),
-    ((8, 0, 0), "VI"),
-    ((8, 0, 1), "CZ"),
-    ((8, 0, 2), "VI"),
-    ((9, 0, 0), "AI"),
-    ((9, 0, 2), "RV"),
-    ((9, 0, 4), "AI"),
-    ((9, 0, 9), "RV"),
-    ((9, 0, 10), "AI"),
-    ((9, 0, 12), "RV"),
-    ((9, 4, 0), "AI"),
-    ((10, 1, 0), "NV"),
-    ((10, 3, 3), "VGH"),
-    ((10, 3, 4), "NV"),
-    ((10, 3, 5), "YC"),
-    ((10, 3, 6), "GC_10_3_6"),
-    ((10, 3, 7), "GC_10_3_7"),
-    ((11, 0, 0), "GC_11_0_0"),
-    ((11, 0, 3), "GC_11_0_1"),
-    ((11, 5, 0), "GC_11_5_0"),
-    ((12, 0, 0), "GC_12_0_0"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +29,8 @@ class LabelledDevice:
     simds: int
 
 
-def family(target: int) -> str:
-    """The family of a GPU by its gfx_target_version, "" for one of before."""
-    version = (target // 10000, target // 100 % 100, target % 100)
-    name = ""
-    for start, found in FAMILIES:
-        if start <= version:
-            name = found
-    return name
-
-
 def _product(device: LabelledDevice) -> str:
-    plain = device.gpu.name.replace("(", "").replace(")", "").replace(" ", "_")
-    return legal(plain)
+    return legal(underscored(device.gpu.name))
 
 
 def _vram(device: LabelledDevice) -> str:
@@ -74,16 +38,19 @@ def _vram(device: LabelledDevice) -> str:
 
 
 COUNTED: Final[tuple[tuple[str, Callable[[LabelledDevice], str]], ...]] = (
-    ("family", lambda device: family(device.gpu.target)),
+    ("family", lambda device: device.gpu.family),
     ("device-id", lambda device: f"{device.gpu.pci_device_id >> 16:04x}" if device.gpu.pci_device_id else ""),
     ("product-name", _product),
     ("vram", _vram),
     ("simd-count", lambda device: str(device.simds) if device.simds else ""),
     ("cu-count", lambda device: str(device.compute_units) if device.compute_units else ""),
 )
-PLAIN: Final[tuple[tuple[str, Callable[[LabelledNode], str]], ...]] = (
+DRIVER: Final[tuple[tuple[str, Callable[[LabelledNode], str]], ...]] = (
     ("driver-version", lambda view: legal(view.inventory.driver_version)),
     ("driver-src-version", lambda view: legal(view.inventory.library_version)),
+)
+"""Written without a value, too: the kernel's own amdgpu has no version."""
+PLAIN: Final[tuple[tuple[str, Callable[[LabelledNode], str]], ...]] = (
     ("compute-memory-partition", lambda view: _only({gpu.mode for gpu in view.gpus})),
     ("compute-partitioning-supported", lambda view: boolean(any(gpu.mode for gpu in view.gpus))),
     ("memory-partitioning-supported", lambda view: boolean(any("_" in gpu.mode for gpu in view.gpus))),
@@ -93,17 +60,28 @@ PLAIN: Final[tuple[tuple[str, Callable[[LabelledNode], str]], ...]] = (
 def amd_labels(view: LabelledNode) -> Mapping[str, str]:
     """The node's labels; none without GPUs."""
     devices = [device for gpu in view.gpus for device in _devices(gpu)]
-    labels = {f"{AMD_LABEL_PREFIX}{key}": text for key, value in PLAIN if (text := value(view))}
+    labels = {f"{AMD_LABEL_PREFIX}{key}": value(view) for key, value in DRIVER}
+    labels |= {f"{AMD_LABEL_PREFIX}{key}": text for key, value in PLAIN if (text := value(view))}
     for key, value in COUNTED:
         labels |= _counted(key, Counter(filter(None, map(value, devices))))
-    return labels
+    labels |= _firmware(view, devices)
+    return {key: text for key, text in labels.items() if not view.settings.leaves_out(key)}
+
+
+def _firmware(view: LabelledNode, devices: list[LabelledDevice]) -> dict[str, str]:
+    """Under ``beta`` alone, each version with the number of devices that have it."""
+    versions = Counter(
+        f"{name}.fw.{version}"
+        for device in devices
+        for name, version in view.facts.firmware.get(device.gpu.pci_bus_id, {}).items()
+    )
+    return {f"{BETA_AMD_LABEL_PREFIX}firmware.{key}": str(count) for key, count in versions.items()}
 
 
 def _devices(gpu: Accelerator) -> list[LabelledDevice]:
     if not gpu.partitions:
         return [LabelledDevice(gpu, gpu.memory_mib or 0, gpu.compute_units, gpu.simds)]
-    simds = gpu.simds // len(gpu.partitions)
-    return [LabelledDevice(gpu, part.memory_mib, part.multiprocessors, simds) for part in gpu.partitions]
+    return [LabelledDevice(gpu, part.memory_mib, part.multiprocessors, gpu.part_simds) for part in gpu.partitions]
 
 
 def _counted(key: str, found: Counter[str]) -> dict[str, str]:

@@ -16,9 +16,9 @@ from kgpu.discovery.model import LabelledResource, LabelSettings, MigStrategy, S
 from kgpu.formats import plugin_config, settings
 from kgpu.formats.duration import INFINITE, parse_duration
 from kgpu.formats.go_flags import read_bool
-from kgpu.formats.names import NFD_FEATURE_FILE
+from kgpu.formats.names import AMD_LABELS, NFD_FEATURE_FILE
 from kgpu.formats.plugin_config import PluginConfig
-from kgpu.formats.settings import FlagShape, Restart, Setting, choice, read_text
+from kgpu.formats.settings import FlagShape, Restart, Setting, choice, read_text, switch
 
 MACHINE_TYPE_FILE: Final = "/sys/class/dmi/id/product_name"
 
@@ -36,6 +36,7 @@ class ProgramSettings:
     machine_type_file: str = MACHINE_TYPE_FILE
     use_node_feature_api: bool = True
     device_discovery_strategy: str = "auto"
+    amd_labels: frozenset[str] = frozenset(AMD_LABELS)
     sharing: SharingInForce = field(default_factory=SharingInForce)
     given: frozenset[str] = frozenset()
     """The attributes that are set in any way; the others are defaults."""
@@ -48,6 +49,7 @@ class ProgramSettings:
             timestamp=not self.no_timestamp,
             interval=None if math.isinf(self.sleep_interval) else self.sleep_interval,
             machine_type_file=self.machine_type_file,
+            amd_labels=self.amd_labels,
         )
 
 
@@ -78,6 +80,10 @@ _strategy = choice(MigStrategy, "unknown strategy: ")
 def read_strategy(value: Any, where: str) -> MigStrategy:
     """Read none, single or mixed. Raises ConfigError."""
     return MigStrategy(_strategy(value, where))
+
+
+def _amd_attr(name: str) -> str:
+    return f"amd_{name}".replace("-", "_")
 
 
 OPTIONS: Final = (
@@ -114,6 +120,9 @@ OPTIONS: Final = (
             read=choice(("auto", "nvml"), "invalid --device-discovery-strategy option "), default="auto",
             envs=("DEVICE_DISCOVERY_STRATEGY",), key="flags.deviceDiscoveryStrategy",
             help="How devices are found: auto or nvml."),
+    *(switch(_amd_attr(name), f"--{name}", f"On nodes with AMD GPUs: the labels {name}. Where any of AMD's are asked "
+             "for, these alone are written; =false leaves out one.")
+      for name in AMD_LABELS),
 )  # fmt: skip
 
 CONFIG_FILE_ENVS: Final = ("GFD_CONFIG_FILE", "CONFIG_FILE")
@@ -130,7 +139,20 @@ def resolve(
     """The settings in force. Raises ConfigError, which names the flag, the variable or the file's key."""
     overrides, env = overrides or {}, env or {}
     resolved = settings.resolve(OPTIONS, flags=overrides, env=env, file=config.flags)
-    return ProgramSettings(**resolved.values, sharing=sharing_of(config.sharing), given=frozenset(resolved.given))
+    values = dict(resolved.values)
+    of_amd = {name: values.pop(_amd_attr(name)) for name in AMD_LABELS}
+    return ProgramSettings(
+        **values,
+        amd_labels=_chosen({name: on for name, on in of_amd.items() if _amd_attr(name) in resolved.given}),
+        sharing=sharing_of(config.sharing),
+        given=frozenset(resolved.given),
+    )
+
+
+def _chosen(given: Mapping[str, bool]) -> frozenset[str]:
+    """AMD's labels that are asked for; without any, all that are not switched off."""
+    wanted = frozenset(name for name, on in given.items() if on)
+    return wanted or frozenset(AMD_LABELS) - given.keys()
 
 
 def first_set(env: Mapping[str, str], names: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kgpu.base.advice import Advice
+from kgpu.formats.names import AMD_LABEL_PREFIX, AMD_LABELS, BETA_AMD_LABEL_PREFIX
 
 
 class MigStrategy(enum.StrEnum):
@@ -60,6 +61,17 @@ class LabelSettings:
     interval: float | None = 60.0
     """Seconds between readings without a cause; None to read only when something changes."""
     machine_type_file: str = "/sys/class/dmi/id/product_name"
+    amd_labels: frozenset[str] = frozenset(AMD_LABELS)
+    """The labels of AMD's labeller that are written, of ``AMD_LABELS``."""
+
+    def leaves_out(self, key: str) -> bool:
+        """Whether the label is one of AMD's that are not to be written."""
+        for prefix in (AMD_LABEL_PREFIX, BETA_AMD_LABEL_PREFIX):
+            if key.startswith(prefix):
+                name = key.removeprefix(prefix)
+                found = [label for label in AMD_LABELS if name == label or name.startswith(f"{label}.")]
+                return bool(found) and found[0] not in self.amd_labels
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +87,14 @@ class NodeFacts:
     """Facts that come from the node's files rather than from the driver.
 
     ``machine`` is the raw content of the machine type file, None if it can't be read. ``vgpu_present`` is None if the
-    PCI configuration space can't be read; ``vgpu`` is the last vGPU's host driver.
+    PCI configuration space can't be read; ``vgpu`` is the last vGPU's host driver. ``firmware`` are the versions of
+    each AMD GPU's firmware by its PCI address, in the names of AMD's labeller.
     """
 
     machine: str | None = None
     vgpu_present: bool | None = None
     vgpu: VgpuFacts | None = None
+    firmware: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

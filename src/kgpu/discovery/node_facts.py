@@ -1,4 +1,4 @@
-"""Facts from the node's own files: the machine type and the PCI configuration of NVIDIA functions.
+"""Facts from the node's own files: the machine type, the PCI configuration of NVIDIA functions, firmware of AMD's GPUs.
 
 It never raises: what can't be read is None in the result, and the plan keeps the last value. A driver root other than
 ``/`` uses its own ``sys`` if it has one, so that a simulated root is read and not the machine.
@@ -7,6 +7,7 @@ It never raises: what can't be read is None in the result, and the plan keeps th
 from __future__ import annotations
 
 import os
+import re
 from typing import Final
 
 from kgpu.discovery.model import LabelSettings, NodeFacts, VgpuFacts
@@ -14,12 +15,23 @@ from kgpu.discovery.vgpu import CONFIG_SIZE, host_driver, is_vgpu, vendor_capabi
 from kgpu.formats.names import NVIDIA_PCI_ID
 
 _PCI_DEVICES: Final = "sys/bus/pci/devices"
+_AMDGPU: Final = "sys/bus/pci/drivers/amdgpu"
+_BUS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.ASCII)
+_HEX: Final = re.compile(r"0x[0-9a-fA-F]{1,8}", re.ASCII)
+_MOST_GPUS: Final = 64
+# What AMD's labeller calls a firmware, and the driver's file.
+FIRMWARE: Final = (
+    ("VCE", "vce"), ("UVD", "uvd"), ("MC", "mc"), ("ME", "me"), ("PFP", "pfp"), ("CE", "ce"), ("RLC", "rlc"),
+    ("MEC", "mec"), ("SMC", "smc"), ("SDMA0", "sdma"),
+)  # fmt: skip
 
 
 def read_facts(settings: LabelSettings, root: str = "/") -> NodeFacts:
     """Read the facts below ``root``."""
     present, vgpu = _vgpu(root)
-    return NodeFacts(machine=_machine(settings.machine_type_file, root), vgpu_present=present, vgpu=vgpu)
+    return NodeFacts(
+        machine=_machine(settings.machine_type_file, root), vgpu_present=present, vgpu=vgpu, firmware=_firmware(root)
+    )  # fmt: skip
 
 
 def _machine(path: str, root: str) -> str | None:
@@ -52,6 +64,23 @@ def _vgpu(root: str) -> tuple[bool | None, VgpuFacts | None]:
     except (OSError, ValueError):
         return None, None
     return present, facts
+
+
+def _firmware(root: str) -> dict[str, dict[str, int]]:
+    """The versions by PCI address; empty without the driver amdgpu, and with one that has no such files."""
+    base = root if os.path.isdir(os.path.join(root, "sys")) else "/"
+    folder = os.path.join(base, _AMDGPU)
+    try:
+        buses = [name for name in sorted(os.listdir(folder)) if _BUS.fullmatch(name)][:_MOST_GPUS]
+    except OSError:
+        return {}
+    return {bus: _versions(os.path.join(folder, bus, "fw_version")) for bus in buses}
+
+
+def _versions(folder: str) -> dict[str, int]:
+    """Those that can be read and that a GPU has: 0 stands for none."""
+    texts = {name: _text(os.path.join(folder, f"{file}_fw_version")) for name, file in FIRMWARE}
+    return {name: version for name, text in texts.items() if _HEX.fullmatch(text) and (version := int(text, 16))}
 
 
 def _text(path: str) -> str:

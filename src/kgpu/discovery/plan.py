@@ -20,7 +20,7 @@ from kgpu.discovery.values import legal
 from kgpu.formats import names
 from kgpu.formats.mig_profile import parse_mig_profile
 from kgpu.hw.port import Accelerator, Inventory, Partition
-from kgpu.hw.vendor import Vendor, vendor_of
+from kgpu.hw.vendor import Cutting, Vendor, vendor_of
 
 Source = TypeVar("Source")
 
@@ -144,6 +144,8 @@ def _groups(
     models = _models(gpus)
     if not models:
         return []
+    if vendor.cutting is Cutting.BY_DRIVER:
+        return _by_driver(models, settings, vendor, advice)
     if len(models) > 1:
         advice.append(_several_models(models, vendor.resource))
     groups = [_gpu_group(models[0], settings.sharing, vendor.resource)]
@@ -151,6 +153,20 @@ def _groups(
         groups += _single(gpus, models[0], settings.sharing, vendor.resource, advice)
     elif settings.mig_strategy is MigStrategy.MIXED:
         groups += _mixed(gpus, settings.sharing, vendor, advice)
+    return groups
+
+
+def _by_driver(
+    models: Sequence[ModelGpus], settings: LabelSettings, vendor: Vendor, advice: list[Advice]
+) -> list[ResourceGroup]:
+    """A group for each driver's resource, of the GPUs that it drives."""
+    groups = []
+    for mode in sorted({gpu.mode for model in models for gpu in model.gpus}):
+        resource = vendor.partition_resource(mode) if mode else vendor.resource
+        driven = _models(gpu for model in models for gpu in model.gpus if gpu.mode == mode)
+        if len(driven) > 1:
+            advice.append(_several_models(driven, resource))
+        groups.append(_gpu_group(driven[0], settings.sharing, resource))
     return groups
 
 

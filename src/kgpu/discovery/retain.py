@@ -41,7 +41,7 @@ def retain(
 
 
 def _stays(key: str, new: Mapping[str, str], last: Mapping[str, str], view: LabelledNode, *, unsure: bool) -> bool:
-    if key in tables.CONFIGURED_KEYS:
+    if key in tables.CONFIGURED_KEYS or view.settings.leaves_out(key):
         return False
     trouble = bool(view.inventory.findings) or any(gpu.findings or not legal(gpu.name) for gpu in view.gpus)
     if _in_group(key, view):

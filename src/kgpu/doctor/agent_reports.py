@@ -21,7 +21,7 @@ from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding
 from kgpu.doctor.objects import Condition, seconds
 from kgpu.doctor.privileges import is_mighty
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.formats import gpu_report, names, validation_report
+from kgpu.formats import agent_report, gpu_report, names, validation_report
 from kgpu.formats.gpu_report import UNREADABLE, GpuReport, ReportedGpu
 from kgpu.formats.validation_report import UnpassedCheck, UnpassedDevice
 
@@ -32,6 +32,16 @@ _ROOM: Final = 280
 _LAST: Final = 253402300800.0  # the year 10000
 FRESH_SECONDS: Final = 900.0
 """What an agent has said for so long is old: three of its heartbeats (``HEARTBEAT_SECONDS`` of ``kgpu.health.run``)."""
+
+
+def has_ended(node: Node, role: str) -> bool:
+    """Whether kgpu's agent on the node says that this role has ended there, or that none is to run."""
+    told = {key: value for key, value in node.annotations.items() if agent_report.is_report(key)}
+    reports = {key: agent_report.decode(text(value)) for key, value in told.items()}
+    whole = reports.pop(agent_report.annotation(""), None)
+    found = agent_report.merged(whole, {key: report for key, report in reports.items() if report is not None})
+    said = found.roles.get(role) if found is not None else None
+    return said is not None and said.state in agent_report.OVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +285,17 @@ def _unread(snapshot: Snapshot) -> dict[str, Unread]:
             evidence=(*(known.evidence if known else ()), host.cite("nvml_error")),
         )  # fmt: skip
     return by_node
+
+
+def without_driver(snapshot: Snapshot, vendor: str, fault: DriverFault) -> Iterator[tuple[Node, Condition, bool]]:
+    """The nodes with a vendor's devices whose agent can't read the driver for that reason, with what it says, and
+    whether it says so now.
+    """
+    for node in matching.gpu_nodes(snapshot, vendor):
+        health, report = node.condition(names.GPUS_HEALTHY_CONDITION), report_of(snapshot, node)
+        unreadable = health is not None and health.status == "Unknown" and health.reason == UNREADABLE
+        if health is not None and unreadable and report is not None and report.fault is fault:
+            yield node, health, _said_now(snapshot, node.name) is not None
 
 
 def _has_gpu(snapshot: Snapshot, name: str) -> bool:

@@ -24,6 +24,8 @@ from kgpu.doctor.waiting import Waiting
 
 LONGEST: Final = 800
 """Characters of a command; what is longer is told in words, for a line that is cut can't be pasted."""
+MADE_ANEW: Final = " | kubectl replace --force -f -"
+"""How the command ends for what can't be changed where it is."""
 _TEMPLATES: Final = {
     "Deployment": ("spec", "template", "spec"),
     "StatefulSet": ("spec", "template", "spec"),
@@ -160,8 +162,7 @@ def _commands(owner: Owner, patch: Spec, place: tuple[str, ...], pending: Waitin
 
 def _made_anew(owner: Owner, whole: Spec, proof: str) -> Remedy:
     return Remedy(
-        "kubectl -n {} get {} {} -o yaml | kubectl patch --local -f - -p {} -o yaml"
-        " | kubectl replace --force -f -  # {}",
+        "kubectl -n {} get {} {} -o yaml | kubectl patch --local -f - -p {} -o yaml" + MADE_ANEW + "  # {}",
         owner.namespace, owner.kind.lower(), owner.name, _json(whole), proof,
     )  # fmt: skip
 

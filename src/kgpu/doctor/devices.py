@@ -18,9 +18,12 @@ from kgpu.fit.devices import read
 from kgpu.fit.devices.model import DeviceKey, SliceDevice
 from kgpu.fit.devices.selector import SelectorEngine, SelectorFault
 from kgpu.fit.selectors import PodToleration, Taint, tolerated
+from kgpu.formats import names
 
 MAX_DEVICES: Final = 2000
 """At most this many devices are judged for one request."""
+_DRIVERS: Final = {names.GAUDI_DOMAIN: names.DRA_GAUDI_DRIVER}
+"""The DRA driver by the domain of a device plugin's resources, where its name does not end with that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +105,18 @@ def _of_slice(obj: Obj) -> Iterator[Device]:
                 slice=obj, path=f"spec.devices[{position}]", driver=piece.driver, pool=piece.pool, name=offered.name,
                 node=node, offered=offered,
             )  # fmt: skip
+
+
+def is_driver_of(driver: str, resource: str) -> bool:
+    """Whether a DRA driver offers the devices that an extended resource counts; that of ComputeDomains does not."""
+    domain = resource.split("/", 1)[0]
+    ours = f".{driver}".endswith(f".{domain}") or driver == _DRIVERS.get(domain)
+    return ours and "compute-domain" not in driver
+
+
+def by_claims(snapshot: Snapshot, node: str, resource: str) -> bool:
+    """Whether a node's slices offer the devices that an extended resource counts."""
+    return any(device.node == node and is_driver_of(device.driver, resource) for device in devices(snapshot))
 
 
 def requests(snapshot: Snapshot, claim: Obj) -> tuple[ClaimRequest, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -25,11 +25,17 @@ _STAMP: Final = re.compile(r"(?:\d+,\d+,(?P<usec>\d{1,18}),[^;]*;|\[ *(?P<second
 """When a line was said, counted from the boot: a record of ``/dev/kmsg``, or a line of dmesg."""
 _LOADED: Final = re.compile(r"NVRM: loading NVIDIA .*Kernel Module")
 _LOG_WORDS: Final = re.compile(
-    r"NVRM|nvidia|nouveau|Xid|amdgpu|kfd|habanalabs|i915|lockdown|secure ?boot|module verification|Key was rejected"
+    r"NVRM|nvidia|nouveau|Xid|amdgpu|kfd|habanalabs|i915|\bxe [\da-f]{4}:|lockdown|secure ?boot|module verification"
+    r"|Key was rejected"
     r"|unsigned module|AER|pcieport|Out of memory|oom-kill|apparmor=\"DENIED\"|avc:|BAR \d|MCE|EDAC|hung_task"
     r"|blocked for more",
     re.IGNORECASE,
 )
+_MODE: Final = re.compile(r"[0-7]{1,5}")
+_LIMITS: Final = ("critical_temperature_c", "slowdown_temperature_c")
+"""Readings of the temperature at which a device slows down or stops; Intel's drivers give none."""
+HOT: Final = 100.0
+"""Celsius that are too many where a driver names no limit: at them Intel's plugin withdraws a card by default."""
 KERNEL_LOG: Final = "kernel log"
 PCI_DEVICES: Final = "PCI devices"
 PROCESSES: Final = "processes"
@@ -67,6 +73,30 @@ class PciDevice(_Facts, frozen=True):
     link_speed: str = ""
     link_speed_max: str = ""
     hypervisor: bool = False
+    iommu: str = ""
+    """What the IOMMU does with its memory accesses: ``identity`` passes them through, ``DMA`` and ``DMA-FQ`` translate
+    them; "" where it has none, or a kgpu without this field has looked."""
+
+
+class DeviceAccess(_Facts, frozen=True):
+    """Who besides root may open device files: those of ``path``, a pattern, that have this group and mode."""
+
+    path: str
+    gid: int
+    group: str = ""
+    """The group's name on the host, "" where it has none."""
+    mode: str = ""
+    """Octal, such as 0660."""
+
+    def lets(self, groups: Collection[int]) -> bool:
+        """Whether a process that is in these groups, and is not root, may read and write them."""
+        mode = int(self.mode, 8) if _MODE.fullmatch(self.mode) else 0
+        return mode & 0o6 == 0o6 or (self.gid in groups and mode & 0o60 == 0o60)
+
+    @property
+    def shown(self) -> str:
+        """For people."""
+        return f"{self.path}: group {f'{self.group} ({self.gid})' if self.group else self.gid}, mode {self.mode}"
 
 
 class File(_Facts, frozen=True):
@@ -83,9 +113,13 @@ class Gpu(_Facts, frozen=True):
     """
 
     index: int = 0
+    vendor: str = ""
+    """As in ``kgpu.hw.vendor``; "" where a kgpu without this field has looked."""
     uuid: str = ""
     name: str = ""
     pci: str = ""
+    mode: str = ""
+    """How its driver parts it (``cpx_nps4``), "" where it can't be parted so."""
     memory_mib: int | None = None
     mig_capable: bool = False
     mig_enabled: bool = False
@@ -95,8 +129,24 @@ class Gpu(_Facts, frozen=True):
     compute: str = ""
     recovery: str = "none"
     problems: tuple[str, ...] = ()
+    troubles: dict[str, str] = {}
+    """What is wrong in words, by its kind as in ``kgpu.hw.port.Problem``."""
     lost: str = ""
+    ports_down: tuple[int, ...] = ()
+    """Its own network ports that lead out of the machine and have no link."""
     readings: dict[str, float | str] = {}
+
+    @property
+    def limit(self) -> tuple[float, str]:
+        """The temperature that its driver calls too high, and that reading's name; ``HOT`` and "" where it has none."""
+        found = ((self.readings.get(name), name) for name in _LIMITS)
+        return next(((now, name) for now, name in found if isinstance(now, float | int) and now > 0), (HOT, ""))
+
+    @property
+    def hot(self) -> bool:
+        """Whether it is at its limit."""
+        now = self.readings.get("temperature_c")
+        return isinstance(now, float | int) and now >= self.limit[0]
 
 
 class Xid(_Facts, frozen=True):
@@ -138,8 +188,9 @@ class HostProcess(_Facts, frozen=True):
 class HostFacts(_Facts, frozen=True):
     """One node from inside. Absent means not looked at, except where a list says otherwise.
 
-    ``modules`` has the reference count of each loaded kernel module. ``files`` are by their path on the host.
-    ``present`` says of the paths that were asked for whether they are there; ``units`` the services that run.
+    ``modules`` has the reference count of each loaded kernel module, 0 for one that is built into the kernel.
+    ``files`` are by their path on the host. ``present`` says of the paths that were asked for whether they are
+    there; ``units`` the services that run.
     """
 
     node: str = ""
@@ -158,9 +209,13 @@ class HostFacts(_Facts, frozen=True):
     disks: dict[str, DiskSpace] = {}
     """By the folder that is on it: the kubelet's, and the engines' for images."""
     dkms: tuple[str, ...] | None = None
-    """``nvidia/570.86.15/6.8.0-40-generic`` for each build that DKMS has."""
+    """``nvidia/570.86.15/6.8.0-40-generic`` for each build of an accelerator's driver that DKMS has."""
     pci: tuple[PciDevice, ...] | None = None
     modules: dict[str, int] | None = None
+    module_versions: dict[str, str] = {}
+    """Of the modules of accelerators' drivers, where they say one; a kernel's own module says none."""
+    blacklist: dict[str, str] = {}
+    """By module of an accelerator's driver, the file or the command line that forbids to load it."""
     kernel_log: tuple[str, ...] | None = None
     xids: tuple[Xid, ...] = ()
     driver_version: str = ""
@@ -172,6 +227,8 @@ class HostFacts(_Facts, frozen=True):
     firmware: tuple[str, ...] | None = None
     devices: tuple[str, ...] | None = None
     """Names below /dev: nvidia0, nvidiactl, nvidia-uvm, kfd, accel/accel0, char/195:0, ..."""
+    device_access: tuple[DeviceAccess, ...] = ()
+    """Of the device files that programs in containers open."""
     validations: tuple[str, ...] | None = None
     """Names in /run/nvidia/validations."""
     files: dict[str, File] = {}

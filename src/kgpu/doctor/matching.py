@@ -16,49 +16,17 @@ from kgpu.doctor.model import Evidence
 from kgpu.doctor.objects import Key, Obj, seconds
 from kgpu.doctor.privileges import is_mighty
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats import accelerators as resources
 from kgpu.formats import names
 
-# Resources
+# Resources: the names are the formats' own, which rules ask for here
 
-NVIDIA: Final = "nvidia"
-AMD: Final = "amd"
-GAUDI: Final = "gaudi"
-INTEL: Final = "intel"
-OTHER: Final = "other"
-
-_VENDORS: Final = (
-    (NVIDIA, re.compile(r"(?:[\w.-]+\.)?nvidia\.com/.*")),
-    (AMD, re.compile(r"amd\.com/.*")),
-    (GAUDI, re.compile(r"habana\.ai/.*")),
-    (INTEL, re.compile(r"(?:gpu\.)?intel\.com/(?:i915|xe|gpu|gaudi).*")),
-    (
-        OTHER,
-        re.compile(
-            r"[\w.-]+/(?:.*[^a-z])?(?:v?gpus?|npus?|xpus?|tpus?|gcus?|mlus?|neuron\w*|ascend\w*|accelerators?|qaic)"
-            r"(?:[^a-z].*)?",
-            re.IGNORECASE,
-        ),
-    ),
-)
-# Of the same domains, but no devices to compute on.
-_NO_DEVICE: Final = re.compile(
-    r"nvidia\.com/(?:gpumem|gpumem-percentage|gpucores|hostdev|cuda|rdma|mlnx).*|.*monitoring$|.*/(?:roce|ib).*"
-)
-
-
-@functools.lru_cache(maxsize=4096)  # a cluster has a few names, which rules ask a hundred thousand times
-def vendor_of(resource: str) -> str:
-    """Whose accelerators a resource counts, "" when it counts none."""
-    if "/" not in resource or resource.startswith(("kubernetes.io/", "hugepages-", "rdma/")):
-        return ""
-    if _NO_DEVICE.fullmatch(resource):
-        return ""
-    return next((vendor for vendor, pattern in _VENDORS if pattern.fullmatch(resource)), "")
-
-
-def is_accelerator(resource: str) -> bool:
-    """Whether a resource counts accelerators, parts or shares of them, under any vendor's or a user's name."""
-    return bool(vendor_of(resource))
+NVIDIA: Final = names.NVIDIA
+AMD: Final = names.AMD
+GAUDI: Final = names.GAUDI
+INTEL: Final = names.INTEL
+is_accelerator = resources.is_accelerator
+vendor_of = resources.vendor_of
 
 
 def is_mig(resource: str) -> bool:
@@ -140,10 +108,10 @@ _VENDOR_LABELS: Final = (
     (names.LABEL_AMD_GPU_FAMILY, AMD),
 )
 _CLOUD_LABELS: Final = {
-    "cloud.google.com/gke-accelerator": (NVIDIA, re.compile(r"nvidia-.+")),
-    "k8s.amazonaws.com/accelerator": (NVIDIA, re.compile(r"nvidia-.+")),
+    names.LABEL_GCE_ACCELERATOR: (NVIDIA, re.compile(r"nvidia-.+")),
+    names.LABEL_AWS_ACCELERATOR: (NVIDIA, re.compile(r"nvidia-.+")),
     "karpenter.k8s.aws/instance-gpu-manufacturer": (NVIDIA, re.compile(r"nvidia")),
-    "kubernetes.azure.com/accelerator": (NVIDIA, re.compile(r"nvidia")),
+    names.LABEL_AZURE_ACCELERATOR: (NVIDIA, re.compile(r"nvidia")),
     names.LABEL_INSTANCE_TYPE: (
         NVIDIA,
         re.compile(r"(?:p[2-6][a-z]*|g[3-6](?!ad)[a-z]*|gr6[a-z]*)\.\w+|(?:a[234]x?|g2)-.+|Standard_N[CD]\d.*"),

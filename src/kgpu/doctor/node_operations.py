@@ -25,6 +25,7 @@ from kgpu.formats.crd.nodeoperation import (
     NodeOperationStatus,
     OperationPhase,
     OperationType,
+    Result,
 )
 
 KIND: Final = "NodeOperation"
@@ -33,6 +34,7 @@ ENDED: Final = frozenset({OperationPhase.COMPLETE, OperationPhase.FAILED})
 LATE_SECONDS: Final = 300.0
 """How long after the limit of its phase an operation counts as stuck: the engine itself ends it at the limit."""
 _ROOM: Final = 160
+_DAY: Final = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,3 +210,25 @@ def _holding(snapshot: Snapshot) -> dict[str, KnownOperation]:
         if (owners is None and not was_so) or (owners is not None and record.obj.uid in owners.split(",")):
             held.setdefault(node.name, record)
     return held
+
+
+def failures(snapshot: Snapshot) -> dict[str, KnownOperation]:
+    """The operation that has failed of each node where none has succeeded since, for a day, by the node's name."""
+    return snapshot.once(_failures)
+
+
+def _failures(snapshot: Snapshot) -> dict[str, KnownOperation]:
+    last: dict[str, KnownOperation] = {}
+    for record in sorted((one for one in operations(snapshot) if one.ended), key=_end):
+        if Result(record.status.result or Result.CANCELLED) is not Result.CANCELLED:
+            last[record.node] = record
+    return {name: record for name, record in last.items() if _is_told(snapshot, record)}
+
+
+def _is_told(snapshot: Snapshot, record: KnownOperation) -> bool:
+    age = snapshot.age(record.status.completed_at or "")
+    return record.phase is OperationPhase.FAILED and age is not None and age < _DAY
+
+
+def _end(record: KnownOperation) -> float:
+    return seconds(record.status.completed_at or "") or 0.0

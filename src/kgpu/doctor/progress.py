@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Final
 
-from kgpu.doctor.kinds import Container, Pod
+from kgpu.doctor.kinds import Container, Log, Pod
 from kgpu.doctor.model import Evidence
 from kgpu.doctor.snapshot import Snapshot
 
@@ -14,6 +15,8 @@ _RECENT: Final = 300.0
 _LAST: Final = 6
 """Lines at the end that are looked at."""
 _TIMES: Final = 3
+_FURTHER: Final = ("  expected: ", "  to do: ")
+"""How the lines begin that follow the first one of an error of kgpu's programs."""
 """How often the same must be said to be a loop that waits."""
 _DONE: Final = re.compile(
     r"(?P<part>\d{1,3}(?:\.\d{1,3})?) ?%|(?P<of>\d[\d.,]*) ?[KMGT]?i?B? ?(?:/|of) ?\d[\d.,]* ?[KMGT]i?B\b"
@@ -48,13 +51,25 @@ def last_lines(snapshot: Snapshot, pod: Pod, container: Container) -> tuple[str,
 
 
 def last_line(snapshot: Snapshot, pod: Pod, container: Container) -> Evidence | None:
-    """The last that a container has written before it ended."""
+    """The last that a container has written before it ended. An error of kgpu's is quoted with what was expected and
+    what there is to do, which stand in lines of their own.
+    """
     for log in sorted(snapshot.logs_of(pod), key=lambda one: not one.previous):
         if log.container in ("", container.name):
             found = next((at for at in range(len(log.lines) - 1, -1, -1) if log.lines[at].strip()), None)
             if found is not None:
-                return log.cite(found)
+                return _whole(log, found)
     return None
+
+
+def _whole(log: Log, last: int) -> Evidence:
+    """The line, or the lines of the error that it ends."""
+    begin = last - len(_FURTHER)
+    further = log.lines[begin + 1 : last + 1]
+    if begin < 0 or not all(map(str.startswith, further, _FURTHER)):
+        return log.cite(last)
+    first = log.cite(begin)
+    return dataclasses.replace(first, value="; ".join([first.value, *map(str.strip, further)]))
 
 
 def _repeats(said: tuple[str, ...]) -> bool:

@@ -1,7 +1,8 @@
 """The kinds of objects that rules read: what a running cluster is asked for, and whose kind a name is.
 
 Others have kinds of the same name: Kyverno a ClusterPolicy, Longhorn a Node, Knative a Service, Volcano a Job. Of KAI
-and Volcano rules read a PodGroup each, which its fields tell apart.
+and Volcano rules read a PodGroup each, which its fields tell apart; those of others, and Kubernetes' own
+Workload beside Kueue's, are for ``kgpu whatif``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 
 from kgpu.formats.names import AMD_DOMAIN, NFD_DOMAIN, NVIDIA_DOMAIN
 from kgpu.kube import kinds
+from kgpu.kube.owners import COSCHEDULING, KAI_SCHEDULING, SCHEDULING_GROUP, VOLCANO_SCHEDULING
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, PODS, Resource
 
 
@@ -48,7 +50,7 @@ KINDS: Final = (
     Wanted(_kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")),
     Wanted(_kind("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)),
     Wanted(_kind("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False)),
-    Wanted(_kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)),
+    Wanted(_kind(SCHEDULING_GROUP, "v1", "priorityclasses", "PriorityClass", namespaced=False)),
     Wanted(_kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")),
     Wanted(_kind("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim"), any_version=True),
     Wanted(_kind("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"), any_version=True),
@@ -71,9 +73,12 @@ KINDS: Final = (
     Wanted(_kind("monitoring.coreos.com", "v1", "prometheuses", "Prometheus"), any_version=True),
     Wanted(_kind("kueue.x-k8s.io", "v1beta1", "workloads", "Workload"), any_version=True),
     Wanted(_kind("kueue.x-k8s.io", "v1beta1", "clusterqueues", "ClusterQueue", namespaced=False), any_version=True),
-    Wanted(_kind("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup"), any_version=True),
-    Wanted(_kind("scheduling.run.ai", "v2", "queues", "Queue", namespaced=False), any_version=True),
-    Wanted(_kind("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"), any_version=True),
+    Wanted(_kind(KAI_SCHEDULING, "v2alpha2", "podgroups", "PodGroup"), any_version=True),
+    Wanted(_kind(KAI_SCHEDULING, "v2", "queues", "Queue", namespaced=False), any_version=True),
+    Wanted(_kind(VOLCANO_SCHEDULING, "v1beta1", "podgroups", "PodGroup"), any_version=True),
+    Wanted(_kind(SCHEDULING_GROUP, "v1alpha1", "workloads", "Workload"), any_version=True),
+    Wanted(_kind(SCHEDULING_GROUP, "v1alpha2", "podgroups", "PodGroup"), any_version=True),
+    Wanted(_kind(COSCHEDULING, "v1alpha1", "podgroups", "PodGroup"), any_version=True),
     Wanted(_kind("karpenter.sh", "v1", "nodeclaims", "NodeClaim", namespaced=False), any_version=True),
     Wanted(_kind("karpenter.sh", "v1", "nodepools", "NodePool", namespaced=False), any_version=True),
     Wanted(_kind("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"), any_version=True),

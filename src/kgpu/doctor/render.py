@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from kgpu import __version__
-from kgpu.base.printable import one_line
+from kgpu.base.printable import counted, one_line
 from kgpu.doctor.model import Finding, Level, NodeRow, Report
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.secrets import cleaned
@@ -58,18 +58,19 @@ def _text(report: Report, width: int, *, verbose: bool) -> Iterator[str]:
 def headline(report: Report, width: int) -> Iterator[str]:
     """The cause; of several the surest, after how many there are and of what. Else what was looked at."""
     real = report.real
-    looked = ", ".join(f"{count} {what}" for what, count in report.looked.items() if count)
+    counts = {"rules": report.checked, **{what: count for what, count in report.looked.items() if count}}
+    looked = ", ".join(counted(count, what.removesuffix("s")) for what, count in counts.items())
     if len(real) == 1:
         yield real[0].cause
     elif real:
         yield f"{len(real)} findings{_by_subject(real)}. The first to mend: {real[0].cause}"
     elif report.unjudged:
         head = f"Nothing was found, but no nodes are known, so this can't be judged: {report.unjudged}"
-        yield from _wrapped(f"{head} ({report.scope}; {report.checked} rules, {looked}).", width, "")
+        yield from _wrapped(f"{head} ({report.scope}; {looked}).", width, "")
     else:
         who = "pod or node with GPUs is" if report.stuck == 1 else "pods or nodes with GPUs are"
         waits = f"; {report.stuck} {who} not ready yet" if report.stuck else ""
-        yield f"Nothing is wrong as far as can be seen{waits} ({report.scope}; {report.checked} rules, {looked})."
+        yield f"Nothing is wrong as far as can be seen{waits} ({report.scope}; {looked})."
 
 
 def _by_subject(findings: Iterable[Finding]) -> str:

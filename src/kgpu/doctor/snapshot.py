@@ -15,13 +15,13 @@ import msgspec
 
 from kgpu.base.plain import mapping, text
 from kgpu.doctor import host_facts, secrets
-from kgpu.doctor.device_fit import device_fitter
 from kgpu.doctor.host_facts import HostFacts, Xid
 from kgpu.doctor.kinds import Event, Log, Node, Pod, as_lines
 from kgpu.doctor.model import Missing
 from kgpu.doctor.objects import Key, Obj, lean, plain, seconds
 from kgpu.doctor.read_kinds import kind_of
 from kgpu.fit import read
+from kgpu.fit.devices.judge import device_fitter
 from kgpu.fit.model import PodView
 from kgpu.fit.snapshot import ClusterSnapshot
 from kgpu.formats.names import MIRROR_ANNOTATION

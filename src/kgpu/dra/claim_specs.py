@@ -1,7 +1,8 @@
 """CDI specs of claims: a file for each, without hooks, which goes with the claim.
 
-File, kind and device names are those of NVIDIA's DRA driver, so that an upgrade overwrites its files. Besides the nodes
-of its device each container gets the driver's files, and what sharing needs.
+The kind is that of the vendor's DRA driver (``drivers``); NVIDIA's files have that driver's names, so that an upgrade
+overwrites them. Besides the nodes of its device each container gets what the vendor's software needs (the driver's
+files, variables about all devices of the claim), and what sharing needs.
 """
 
 from __future__ import annotations
@@ -15,52 +16,51 @@ from typing import Final
 
 from kgpu.base.errors import HostError
 from kgpu.base.files import write_atomic
+from kgpu.dra.drivers import ClaimCdi
+from kgpu.dra.records import ClaimRecord
 from kgpu.formats.cdi import (
     CdiDevice,
     CdiDeviceNode,
     ContainerEdits,
     build_spec,
     dump_spec,
-    kind_of,
     merged,
     qualified_name,
 )
-from kgpu.formats.names import ENV_VISIBLE_DEVICES
 
-VENDOR: Final = "k8s.gpu.nvidia.com"
-CLASS: Final = "claim"
-KIND: Final = kind_of(VENDOR, CLASS)
-_VOID: Final = ContainerEdits(env=(f"{ENV_VISIBLE_DEVICES}=void",))
-"""NVIDIA's runtime is not to add devices of its own."""
 _NOTHING: Final = ContainerEdits()
 NO_SHARING: Final[Mapping[str, ContainerEdits]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimSpecs:
-    """The files in ``folder``. ``node`` makes the entry of a device node's path, ``driver`` has what the driver's files
-    change in a container. Calls block and raise HostError; ``driver`` may raise others.
+    """The files in ``folder``. ``node`` makes the entry of a device node's path; ``common`` has what every container of
+    a claim gets with any of its devices, whose UUIDs it is given. Calls block and raise HostError; ``common`` may raise
+    others.
     """
 
     folder: Path
+    cdi: ClaimCdi
     node: Callable[[str], CdiDeviceNode]
-    driver: Callable[[], ContainerEdits]
+    common: Callable[[Sequence[str]], ContainerEdits]
 
     def names(self, uid: str, devices: Sequence[str]) -> dict[str, str]:
         """The name by which a container gets each device."""
-        return {device: qualified_name(KIND, f"{uid}-{device}") for device in devices}
+        return {device: qualified_name(self.cdi.kind, f"{uid}-{device}") for device in devices}
 
     def has(self, uid: str) -> bool:
         """Whether the claim's file is there."""
         return self._path(uid).is_file()
 
     def write(
-        self, uid: str, nodes: Mapping[str, Sequence[str]], sharing: Mapping[str, ContainerEdits] = NO_SHARING
-    ) -> None:
+        self, record: ClaimRecord, nodes: Mapping[str, Sequence[str]],
+        sharing: Mapping[str, ContainerEdits] = NO_SHARING,
+    ) -> None:  # fmt: skip
         """The file of a claim: by device the paths of its nodes, the parent's first, and what sharing it takes."""
+        uid = record.uid
         devices = [self._device(uid, device, paths, sharing.get(device, _NOTHING)) for device, paths in nodes.items()]
-        common = merged(self.driver(), _VOID)
-        text = dump_spec(build_spec(kind=KIND, devices=devices, common=common, all_device=False))
+        common = merged(self.common([one.uuid for one in record.devices]), ContainerEdits(env=self.cdi.env))
+        text = dump_spec(build_spec(kind=self.cdi.kind, devices=devices, common=common, all_device=False))
         path = self._path(uid)
         try:
             write_atomic(path, text, flush=False)  # it is written anew after a boot
@@ -81,7 +81,7 @@ class ClaimSpecs:
             raise _trouble(path, error) from error
 
     def _path(self, uid: str) -> Path:
-        return self.folder / f"{VENDOR}-{CLASS}_{uid}.yaml"
+        return self.folder / f"{self.cdi.vendor}-{self.cdi.cls}_{uid}.yaml"
 
 
 def _trouble(path: Path, error: OSError) -> HostError:

@@ -1,36 +1,24 @@
 """From a node's inventory to the devices that it publishes. Pure; read this first.
 
-What a vendor's accelerators are published as is that vendor's own (``DRIVERS``); here devices get names that no other
-has, and taints. What can't be published is told and left out, so that the others are published all the same.
+What a vendor's accelerators are published as is that vendor's own (``drivers.DRIVERS``); here devices get names that no
+other has, and taints. What can't be published is told and left out, so that the others are published all the same.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from kgpu.base.advice import Advice, Severity
-from kgpu.base.errors import ConfigError
-from kgpu.dra import nvidia_gpus
+from kgpu.dra.drivers import DraDriver, driver_of
 from kgpu.dra.model import DraDevice, GpuDevices, PublishedNode, PublishRules
 from kgpu.dra.taints import tainted
-from kgpu.formats.names import DRA_GPU_DRIVER, NVIDIA
-from kgpu.hw.port import Accelerator, Inventory
+from kgpu.dra.values import flag_of
+from kgpu.hw.port import Inventory
 from kgpu.hw.verdicts import GpuVerdict
 
-
-@dataclass(frozen=True, slots=True)
-class VendorDevices:
-    """How a vendor's accelerators are published: under which driver's name, and as which devices each."""
-
-    name: str
-    published: Callable[[Inventory, Accelerator, PublishRules], GpuDevices]
-
-
-DRIVERS: Final[Mapping[str, VendorDevices]] = {NVIDIA: VendorDevices(DRA_GPU_DRIVER, nvidia_gpus.published)}
-"""By vendor; one that is not here publishes nothing yet."""
 _LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 
 
@@ -42,44 +30,38 @@ def node_devices(
     """
     driver = driver_of(inventory.vendor)
     advice: list[Advice] = []
-    gpus: list[GpuDevices] = []
-    named = _by_minor(inventory.accelerators)
-    for gpu in inventory.accelerators:
+    gpus: dict[int, GpuDevices] = {}
+    places, names = set[str](), set[str]()
+    # Of several with one name that one has it that works: what a lost one had may be old.
+    for at, gpu in sorted(enumerate(inventory.accelerators), key=lambda one: not one[1].usable):
+        place = driver.place(gpu)
+        if place in places:  # the names of its devices and counters are those of another GPU
+            advice.append(_unpublished(gpu.uuid, "it", f"another GPU has {place} too"))
+            continue
+        places.add(place)
         if gpu.uuid in rules.taken:
             advice.append(_taken(gpu.uuid, rules.taken[gpu.uuid]))
             continue
-        if named[gpu.minor] is not gpu:  # the names of its devices and counters are those of another GPU
-            advice.append(_unpublished(gpu.uuid, "it", f"another GPU has minor number {gpu.minor} too"))
-            continue
         published = driver.published(inventory, gpu, rules)
-        kept = tuple(_named(published.devices, advice))
-        devices = tainted(kept, gpu, None if verdicts is None else verdicts.get(gpu.uuid), rules)
+        if published.unnamed:
+            advice.append(_unpublished(gpu.uuid, "it", published.unnamed))
+        kept = tuple(_named(published.devices, advice, names))
+        verdict = None if verdicts is None else verdicts.get(gpu.uuid)
+        devices = tuple(_judged(device, driver) for device in tainted(kept, gpu, verdict, rules, driver.taints))
         if devices:
-            gpus.append(replace(published, devices=devices))
-    return PublishedNode(driver=driver.name, gpus=tuple(gpus), advice=tuple(advice))
+            gpus[at] = replace(published, devices=devices)
+    return PublishedNode(driver=driver.name, gpus=tuple(gpus[at] for at in sorted(gpus)), advice=tuple(advice))
 
 
-def _by_minor(gpus: Iterable[Accelerator]) -> Mapping[int, Accelerator]:
-    """Which GPU has the names with a minor number: of several one that works, since a lost one's number may be old."""
-    found: dict[int, Accelerator] = {}
-    for gpu in sorted(gpus, key=lambda one: not one.usable):
-        found.setdefault(gpu.minor, gpu)
-    return found
+def _judged(device: DraDevice, driver: DraDriver) -> DraDevice:
+    """The device, which says itself whether it is fit for work where its driver's devices do."""
+    if not driver.healthy:
+        return device
+    return replace(device, attributes={**device.attributes, driver.healthy: flag_of(not device.withdrawn)})
 
 
-def driver_of(vendor: str) -> VendorDevices:
-    """How a vendor's accelerators are published. Raises ConfigError."""
-    if vendor not in DRIVERS:
-        raise ConfigError(
-            f'kgpu has no DRA driver for vendor "{vendor}"', f"one of: {', '.join(DRIVERS)}",
-            "use the device plugin, which offers its devices as resources",
-        )  # fmt: skip
-    return DRIVERS[vendor]
-
-
-def _named(devices: Iterable[DraDevice], advice: list[Advice]) -> Iterator[DraDevice]:
-    """Those with a legal name that no other of the GPU's devices has."""
-    names: set[str] = set()
+def _named(devices: Iterable[DraDevice], advice: list[Advice], names: set[str]) -> Iterator[DraDevice]:
+    """Those with a legal name that is not among ``names`` yet, to which they are added."""
     for device in devices:
         if not _LABEL.fullmatch(device.name):
             advice.append(_unpublished(device.partition or device.gpu, device.name, "that is no DNS label"))
@@ -100,5 +82,6 @@ def _taken(uuid: str, why: str) -> Advice:
 def _unpublished(uuid: str, name: str, why: str) -> Advice:
     return Advice(
         subject=uuid, what=f"{name} is not published as a device", why=why, severity=Severity.WARNING,
-        reason="DeviceNotPublished", remedy="compare with `nvidia-smi -q`; if the driver says the same, update it",
+        reason="DeviceNotPublished",
+        remedy="compare with what the driver's own programs list; if they say the same, update the driver",
     )  # fmt: skip

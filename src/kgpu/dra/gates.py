@@ -54,10 +54,11 @@ _WHERE: Final = "--feature-gates"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraGates:
-    """All gates by name, and what is to be told about those that were given."""
+    """All gates by name, what is to be told about those that were given, and which were turned on by name."""
 
     enabled: Mapping[str, bool]
     notes: tuple[str, ...] = ()
+    given_on: frozenset[str] = frozenset()
 
     @property
     def dynamic_mig(self) -> bool:
@@ -90,7 +91,7 @@ def read_gates(text: str) -> DraGates:
                               "leave it out")  # fmt: skip
     idle = (gate for gate in GATES if gate.idle and gate.name in given)
     notes = tuple(f"{_WHERE}: {gate.name} changes nothing here: {gate.idle}" for gate in idle)
-    return DraGates(enabled=enabled, notes=notes)
+    return DraGates(enabled=enabled, notes=notes, given_on=frozenset(name for name, on in given.items() if on))
 
 
 def _read(word: str) -> tuple[str, bool]:

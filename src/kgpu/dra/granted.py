@@ -15,6 +15,7 @@ import msgspec
 from kgpu.base.errors import ConfigError, UserError
 from kgpu.base.typed import convert
 from kgpu.formats.dra_config import ClaimDeviceConfig, parse_parameters
+from kgpu.formats.names import DRA_GPU_DRIVER
 
 MOST_DEVICES: Final = 32
 """Of all drivers together; the API's limit."""
@@ -98,11 +99,12 @@ class GivenParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedClaim:
-    """A claim's devices on this node; ``parameters`` with the strongest first."""
+    """A claim's devices of one driver on this node; ``parameters`` with the strongest first."""
 
     namespace: str
     name: str
     uid: str
+    driver: str = DRA_GPU_DRIVER
     devices: tuple[GrantedDevice, ...] = ()
     parameters: tuple[GivenParameters, ...] = ()
 
@@ -119,11 +121,11 @@ class GrantedClaim:
             if not given.concern(device.request):
                 continue
             try:
-                found = parse_parameters(given.parameters, gates)
+                found = parse_parameters(given.parameters, gates, driver=self.driver)
             except ConfigError as error:
                 what = f"claim {self}: the parameters of request {device.request}: {error.what}"
                 raise ClaimRefusedError(what, error.expected, error.remedy) from error
-            if found.type == of_type:
+            if found.type in (of_type, ""):
                 return number, found
             if given.requests:
                 raise ClaimRefusedError(
@@ -164,7 +166,7 @@ def read_granted(claim: Any, *, driver: str, pool: str, uid: str) -> GrantedClai
                 "nothing: the pod is to run on another node; if it stays, delete it",
             )  # fmt: skip
     return GrantedClaim(
-        namespace=read.metadata.namespace, name=read.metadata.name, uid=uid,
+        namespace=read.metadata.namespace, name=read.metadata.name, uid=uid, driver=driver,
         devices=tuple(
             GrantedDevice(
                 request=one.request, pool=one.pool, device=one.device, admin=bool(one.admin_access),

@@ -30,10 +30,11 @@ class DeviceAttribute:
 
 
 class DeviceTaintEffect(enum.StrEnum):
-    """What a taint does: nothing but to be seen, or to keep new claims away."""
+    """What a taint does: nothing but to be seen, to keep new claims away, or to end pods with the device, too."""
 
     NONE = "None"  # known since Kubernetes 1.35
     NO_SCHEDULE = "NoSchedule"
+    NO_EXECUTE = "NoExecute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,18 @@ class DraTaint:
     key: str
     effect: DeviceTaintEffect
     value: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaintWords:
+    """A vendor's taints. ``unmonitored`` is the key where no process judges the device, ``gone`` that of one that has
+    fallen off the bus or is not listed any more. ``critical``, if there is one, is the taint of a device on which no
+    work can go on: fallen off the bus, or in need of a reset.
+    """
+
+    unmonitored: str
+    gone: str = ""
+    critical: DraTaint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +92,7 @@ class DraDevice:
     @property
     def withdrawn(self) -> bool:
         """Whether a taint keeps new claims away."""
-        return any(taint.effect is DeviceTaintEffect.NO_SCHEDULE for taint in self.taints)
+        return any(taint.effect is not DeviceTaintEffect.NONE for taint in self.taints)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +105,11 @@ class DraCounterSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuDevices:
-    """What one accelerator is published as."""
+    """What one accelerator is published as. ``unnamed`` is why its devices can't have names, "" where they have."""
 
-    devices: tuple[DraDevice, ...]
+    devices: tuple[DraDevice, ...] = ()
     counters: DraCounterSet | None = None
+    unnamed: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,23 +7,20 @@ the attribute is absent. Published are a whole GPU as ``gpu-<minor>``, a slice a
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from kgpu.base.errors import ConfigError
-from kgpu.base.quantity import Format, Quantity
-from kgpu.dra.model import AttributeKind, DeviceAttribute, DraDevice
+from kgpu.base.quantity import Quantity
+from kgpu.dra.model import DeviceAttribute, DraDevice
+from kgpu.dra.values import amount_of, bytes_of, text_of, texts_of, versions_of
 from kgpu.formats.mig_geometry import Geometry, InstanceProfile, find, geometry_of, memory_mib
 from kgpu.formats.mig_profile import GPU_INSTANCE_KINDS, MigProfile, parse_mig_profile
 from kgpu.formats.names import DRA_PCI_BUS_ID, DRA_PCIE_ROOT
 from kgpu.hw.port import Accelerator, Inventory, Partition
 
-MAX_TEXT: Final = 64
-"""Bytes of a text attribute that the API takes."""
-_MIB: Final = 1 << 20
 _PROFILE_LENGTH: Final = 32
 _SLICE: Final = "memory-slice-"
 
@@ -74,10 +71,8 @@ def gpu_of_node(inventory: Inventory, gpu: Accelerator, pcie_root: str) -> GpuOf
         "driverVersion": inventory.driver_version,
         "cudaDriverVersion": _dotted(inventory.cuda_version),
     }
-    found = {name: _text(text) for name, text in texts.items() if text}
-    for name, text in versions.items():
-        if version := semver(text):
-            found[name] = DeviceAttribute(version, AttributeKind.VERSION)
+    found = texts_of(texts)
+    found |= versions_of(versions)
     return GpuOfNode(gpu, found)
 
 
@@ -86,10 +81,10 @@ def gpu_device(node: GpuOfNode) -> DraDevice:
     gpu = node.gpu
     attributes = {
         "type": DeviceAttribute("gpu"),
-        "uuid": _text(gpu.uuid),
+        "uuid": text_of(gpu.uuid),
         **node.attributes,
     }
-    capacity = {} if gpu.memory_mib is None else {"memory": _bytes(gpu.memory_mib)}
+    capacity = {} if gpu.memory_mib is None else {"memory": bytes_of(gpu.memory_mib)}
     return DraDevice(name=f"gpu-{gpu.minor}", gpu=gpu.uuid, whole=True, attributes=attributes, capacity=capacity)
 
 
@@ -106,10 +101,10 @@ def partition_device(node: GpuOfNode, partition: Partition) -> DraDevice:
         compute=partition.compute_instance,
         start=start,
         size=size,
-        attributes={"uuid": _text(partition.uuid), **_of_slice(node, partition.profile)},
+        attributes={"uuid": text_of(partition.uuid), **_of_slice(node, partition.profile)},
         capacity={
-            **{name: _amount(count) for name, count in counts.items()},
-            "memory": _bytes(partition.memory_mib),
+            **{name: amount_of(count) for name, count in counts.items()},
+            "memory": bytes_of(partition.memory_mib),
             **{f"memorySlice{unit}": "1" for unit in range(start, start + size)},
         },
     )
@@ -118,7 +113,7 @@ def partition_device(node: GpuOfNode, partition: Partition) -> DraDevice:
 def candidate_device(node: GpuOfNode, geometry: Geometry, row: InstanceProfile, start: int) -> DraDevice:
     """A MIG device that can be made: a profile at a place, with what it takes of the GPU's counters."""
     gpu = node.gpu
-    memory = _bytes(memory_mib(row, geometry, gpu.memory_mib or 0))
+    memory = bytes_of(memory_mib(row, geometry, gpu.memory_mib or 0))
     return DraDevice(
         name=candidate_name(gpu, row, start),
         gpu=gpu.uuid,
@@ -127,7 +122,7 @@ def candidate_device(node: GpuOfNode, geometry: Geometry, row: InstanceProfile, 
         size=row.units,
         attributes=_of_slice(node, row.name),
         capacity={
-            **{capacity: _amount(getattr(row, member)) for capacity, _, _, member in _ENGINES},
+            **{capacity: amount_of(getattr(row, member)) for capacity, _, _, member in _ENGINES},
             "memory": memory,
         },
         counter_set=counter_set_name(gpu),
@@ -147,10 +142,10 @@ def counter_set_name(gpu: Accelerator) -> str:
 
 def consumption(gpu: Accelerator, geometry: Geometry, row: InstanceProfile, start: int) -> dict[str, str]:
     """What an instance of the profile at the place takes, by counter; nothing is left out."""
-    taken = {counter: _amount(getattr(row, member)) for _, counter, _, member in _ENGINES}
+    taken = {counter: amount_of(getattr(row, member)) for _, counter, _, member in _ENGINES}
     taken = {counter: amount for counter, amount in taken.items() if amount != "0"}
     if memory := memory_mib(row, geometry, gpu.memory_mib or 0):
-        taken["memory"] = _bytes(memory)
+        taken["memory"] = bytes_of(memory)
     return {**taken, **{f"{_SLICE}{unit}": "1" for unit in range(start, start + row.units)}}
 
 
@@ -198,8 +193,8 @@ def label_of(profile: str) -> str:
 def _of_slice(node: GpuOfNode, profile: str) -> dict[str, DeviceAttribute]:
     return {
         "type": DeviceAttribute("mig"),
-        "parentUUID": _text(node.gpu.uuid),
-        "profile": _text(profile),
+        "parentUUID": text_of(node.gpu.uuid),
+        "profile": text_of(profile),
         **node.attributes,
     }
 
@@ -213,31 +208,8 @@ def architecture(capability: tuple[int, int] | None) -> str:
     return found
 
 
-def semver(version: str) -> str:
-    """A version of up to three numbers as semver, ``580.95.05`` as ``580.95.5``; "" for anything else."""
-    numbers = version.split(".")
-    if len(numbers) > 3 or not all(number.isascii() and number.isdecimal() for number in numbers):
-        return ""
-    made = ".".join([str(int(number[:_PROFILE_LENGTH])) for number in numbers] + ["0"] * (3 - len(numbers)))
-    return made if len(made) <= MAX_TEXT else ""
-
-
 def _dotted(numbers: tuple[int, int] | None) -> str:
     return "" if numbers is None else ".".join(map(str, numbers))
-
-
-def _text(text: str) -> DeviceAttribute:
-    return DeviceAttribute(text.encode("utf-8", "replace")[:MAX_TEXT].decode("utf-8", "ignore"))
-
-
-@functools.lru_cache(1024)
-def _amount(count: int) -> str:
-    return str(Quantity.of(count))
-
-
-@functools.lru_cache(1024)
-def _bytes(mib: int) -> str:
-    return str(Quantity.of(mib * _MIB, Format.BINARY))
 
 
 def _parsed(profile: str) -> MigProfile | None:

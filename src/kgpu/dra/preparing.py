@@ -38,16 +38,17 @@ log = logging.getLogger(__name__)
 class Preparations:
     """One node's. ``offered()`` are its devices by name, ``known()`` is what was read last of the GPUs, and ``read()``
     reads them anew. ``news()`` is called once slices have come or gone. ``taken()`` are the GPUs that pods have without
-    a claim, by UUID, and which; ``off()`` is why no further claim is prepared on this node, "" if one is.
+    a claim, by UUID, and which; ``off()`` is why no further claim is prepared on this node, "" if one is. ``slices``
+    and ``sharer`` are None for a driver that makes no slices for claims, and whose parameters say nothing of sharing.
     """
 
     records: ClaimRecords
     specs: ClaimSpecs
-    slices: SliceMaker
-    sharer: ClaimSharer
     known: Callable[[], Awaitable[Inventory]]
     read: Callable[[], Awaitable[Inventory]]
     offered: Callable[[], Awaitable[Mapping[str, DraDevice]]]
+    slices: SliceMaker | None = None
+    sharer: ClaimSharer | None = None
     gates: Collection[str] = ()
     news: Callable[[], None] = lambda: None
     taken: Callable[[], Mapping[str, str]] = dict
@@ -63,7 +64,8 @@ class Preparations:
         """Take up what an earlier process has left: what was not done is undone. Raises HostError."""
         async with self._lock:
             await beside(self._load)
-            await self.sharer.resume([one for one in self.records.all.values() if one.done])
+            if self.sharer is not None:
+                await self.sharer.resume([one for one in self.records.all.values() if one.done])
             for record in [one for one in self.records.all.values() if not one.done]:
                 try:
                     await self._undo(record)
@@ -81,8 +83,8 @@ class Preparations:
             if record is not None:
                 await self._undo(record)
             planned = self._plan(claim, await self.offered())
-            await self.slices.refuse_taken(planned.made)
             if planned.made:
+                await self._maker.refuse_taken(planned.made)
                 await beside(self.records.put, planned)
             doing = asyncio.ensure_future(self._do(planned, claim))
             try:
@@ -99,6 +101,16 @@ class Preparations:
             record = self.records.all.get(uid)
             if record is not None:
                 await asyncio.shield(self._undo(record))
+
+    @property
+    def _maker(self) -> SliceMaker:
+        assert self.slices is not None, "no device of such a driver is made for a claim"
+        return self.slices
+
+    @property
+    def _sharing(self) -> ClaimSharer:
+        assert self.sharer is not None, "no parameters of such a driver say how a device is shared"
+        return self.sharer
 
     def _load(self) -> None:
         self.records.load()
@@ -185,7 +197,8 @@ class Preparations:
 
     async def _do(self, planned: ClaimRecord, claim: GrantedClaim) -> tuple[RecordedDevice, ...]:
         try:
-            await self.slices.make(planned.made)
+            if planned.made:
+                await self._maker.make(planned.made)
             inventory = await (self.read() if planned.made else self.known())
             record = await self._noted_sharing(_identified(planned, inventory), claim)
             record = await self._in_force(record, inventory)
@@ -209,7 +222,7 @@ class Preparations:
             entry, config = claim.entry(granted, _type(device.size), self.gates)
             if config.sharing is not None:
                 wanted[device.uuid] = GivenSharing(entry, config.sharing)
-        shared = await self.sharer.plan(str(record), wanted) if wanted else ()
+        shared = await self._sharing.plan(str(record), wanted) if wanted else ()
         if shared:
             record = msgspec.structs.replace(record, shared=shared)
             await beside(self.records.put, record)
@@ -218,7 +231,7 @@ class Preparations:
     async def _in_force(self, record: ClaimRecord, inventory: Inventory) -> ClaimRecord:
         """Bring sharing into force and write the claim's CDI spec; the record of what is done."""
         nodes = _nodes(inventory, record.devices)
-        edits = await self.sharer.share(record) if record.shared else {}
+        edits = await self._sharing.share(record) if record.shared else {}
         sharing = {one.device: edits.get(one.uuid, ContainerEdits()) for one in record.devices}
         names = self.specs.names(record.uid, list(nodes))
         devices = tuple(msgspec.structs.replace(device, cdi=(names[device.device],)) for device in record.devices)
@@ -226,7 +239,7 @@ class Preparations:
 
         def write() -> None:
             self.records.put(done)
-            self.specs.write(record.uid, nodes, sharing)
+            self.specs.write(record, nodes, sharing)
 
         await beside(write)
         return done
@@ -251,9 +264,10 @@ class Preparations:
             await beside(self.records.put, record)
         await beside(self.specs.remove, record.uid)
         if record.shared:
-            await self.sharer.unshare(record)
-        others = [made for other in self.records.all.values() if other.uid != record.uid for made in other.made]
-        await self.slices.unmake(record.made, keep={made.gpu for made in others})
+            await self._sharing.unshare(record)
+        if record.made:
+            others = [made for other in self.records.all.values() if other.uid != record.uid for made in other.made]
+            await self._maker.unmake(record.made, keep={made.gpu for made in others})
 
 
 def _type(size: int) -> str:
@@ -293,7 +307,7 @@ def _nodes(inventory: Inventory, devices: Iterable[RecordedDevice]) -> dict[str,
         if not by_uuid.get(device.uuid):
             raise ClaimRefusedError(
                 f"the device {device.device} ({device.uuid}) has no device nodes", "nodes of the driver in /dev",
-                "look at nvidia-smi -L, and whether the device nodes are in /dev",
+                "see whether they are in /dev; if the GPU is parted otherwise by now, delete the pod and its claim",
             )  # fmt: skip
         nodes[device.device] = by_uuid[device.uuid]
     return nodes

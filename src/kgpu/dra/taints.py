@@ -12,15 +12,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kgpu.dra.model import DeviceTaintEffect, DraDevice, DraTaint, PublishRules
-from kgpu.formats.names import DRA_TAINT_LOST, DRA_TAINT_UNHEALTHY, DRA_TAINT_UNMONITORED, DRA_TAINT_XID
+from kgpu.dra.model import DeviceTaintEffect, DraDevice, DraTaint, PublishRules, TaintWords
+from kgpu.formats.names import DRA_TAINT_UNHEALTHY, DRA_TAINT_XID
 from kgpu.formats.xid import xid_of
 from kgpu.hw.port import Accelerator, Problem
 from kgpu.hw.verdicts import GpuVerdict
 
 _GONE: Final = frozenset({Problem.LOST, Problem.MISSING})
-_BROKEN: Final = frozenset({Problem.HUNG, Problem.CRASHED, Problem.NEEDS_RESET, Problem.UNPROVEN})
-_GONE_CAUSES: Final = frozenset({"driver:lost", "driver:missing"})
+_CRITICAL: Final = frozenset({Problem.LOST, Problem.NEEDS_RESET})
+_BROKEN: Final = _GONE | {Problem.HUNG, Problem.CRASHED, Problem.NEEDS_RESET, Problem.UNPROVEN}
+_CAUSE: Final = "driver:"
 _PLACE: Final = re.compile(r"@([0-9]{1,9})(?:\.([0-9]{1,9}))?$", re.ASCII)
 _NO_SCHEDULE: Final = DeviceTaintEffect.NO_SCHEDULE
 _NONE: Final = DeviceTaintEffect.NONE
@@ -42,26 +43,31 @@ class PlacedTaint:
 
 
 def tainted(
-    devices: Iterable[DraDevice], gpu: Accelerator, verdict: GpuVerdict | None, rules: PublishRules
+    devices: Iterable[DraDevice], gpu: Accelerator, verdict: GpuVerdict | None, rules: PublishRules, words: TaintWords
 ) -> tuple[DraDevice, ...]:
     """One GPU's devices with their taints."""
-    placed = taints_of(gpu, verdict, rules)
+    placed = taints_of(gpu, verdict, rules, words)
     return tuple(replace(device, taints=_one_of_each(placed, device)) for device in devices)
 
 
-def taints_of(gpu: Accelerator, verdict: GpuVerdict | None, rules: PublishRules) -> tuple[PlacedTaint, ...]:
+def taints_of(
+    gpu: Accelerator, verdict: GpuVerdict | None, rules: PublishRules, words: TaintWords
+) -> tuple[PlacedTaint, ...]:
     """The GPU's taints, what keeps claims away first; several may have one key."""
     causes = verdict.causes if verdict is not None and verdict.withdraws else ()
     facts = verdict.facts if verdict is not None else ()
     found = [_xid(cause, rules) for cause in causes if xid_of(cause) is not None]
-    if _GONE & _problems(gpu) or _GONE_CAUSES & set(causes):
-        found.append(PlacedTaint(DraTaint(DRA_TAINT_LOST, _NO_SCHEDULE)))
+    told = _problems(gpu) | {cause.removeprefix(_CAUSE) for cause in causes if cause.startswith(_CAUSE)}
+    if words.critical is not None and _CRITICAL & told:
+        found.append(PlacedTaint(words.critical))
+    elif words.gone and _GONE & told:
+        found.append(PlacedTaint(DraTaint(words.gone, _NO_SCHEDULE)))
     elif reason := _unwell(gpu, verdict):
         found.append(PlacedTaint(DraTaint(DRA_TAINT_UNHEALTHY, _NO_SCHEDULE, reason)))
     seen = (fact for fact in facts if xid_of(fact) is not None and fact not in causes)
     found += [_xid(fact, rules, only_seen=True) for fact in seen]
     if rules.monitored and verdict is None:
-        found.append(PlacedTaint(DraTaint(DRA_TAINT_UNMONITORED, _NONE)))
+        found.append(PlacedTaint(DraTaint(words.unmonitored, _NONE)))
     return tuple(sorted(found, key=lambda one: one.taint.effect is _NONE))
 
 
@@ -87,7 +93,7 @@ def _unwell(gpu: Accelerator, verdict: GpuVerdict | None) -> str:
     return word if others or not verdict.causes else ""
 
 
-def _problems(gpu: Accelerator) -> frozenset[Problem]:
+def _problems(gpu: Accelerator) -> frozenset[str]:
     return frozenset(finding.problem for finding in gpu.findings)
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import HwError
-from kgpu.hw.port import EventKind, HardwareEvent, Inventory, Link, Process, Reader, Reading
+from kgpu.hw.port import Activity, EventKind, HardwareEvent, Inventory, Link, Process, Reader, Reading
 
 KEPT_SECONDS: Final = 60.0
 
@@ -49,6 +49,9 @@ class CachedReader:
 
     async def processes(self) -> tuple[Process, ...]:
         return await self._reader.processes()
+
+    async def activity(self, keys: Collection[str]) -> tuple[Activity, ...]:
+        return await self._reader.activity(keys)
 
     async def events(self) -> AsyncIterator[HardwareEvent]:
         events = self._reader.events()

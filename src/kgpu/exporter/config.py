@@ -65,6 +65,8 @@ class ExporterOptions:
     pods: Pods
     series_limit: int
     amd_config: str
+    amd_health_socket: str
+    gaudi_port: bool
     address_given: bool = False
     collectors_given: bool = False
     without_effect: tuple[Advice, ...] = ()

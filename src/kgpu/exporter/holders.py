@@ -16,7 +16,7 @@ from kgpu.formats.names import (
     ACCELERATOR_DOMAINS,
     AMD,
     AMD_RESOURCE_PREFIX,
-    DRA_GPU_DRIVER,
+    DRA_DRIVERS,
     GPU_RESOURCE,
     MIG_RESOURCE_PREFIX,
 )
@@ -164,7 +164,7 @@ def _claimed(holding: Holding, claimed: Mapping[ClaimedKey, str], device: str) -
     """The uuid of a claim's device, "" for one that is no GPU, None for one that its driver has not published."""
     assert holding.claim is not None
     name = claimed.get((holding.resource, holding.claim.pool, device))
-    if name is not None or holding.resource == DRA_GPU_DRIVER:
+    if name is not None or holding.resource in DRA_DRIVERS:
         return name
     return None if any(driver == holding.resource and uuid for (driver, _, _), uuid in claimed.items()) else ""
 

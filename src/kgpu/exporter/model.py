@@ -83,9 +83,13 @@ class ComputedSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """Uid and labels of a pod, by the API server."""
+    """Uid, labels and owner (such as ``Deployment/llama``) of a pod, by the API server. ``gang``: the pods that it
+    works together with (such as ``JobSet/train``), "" for none.
+    """
 
     uid: str = ""
+    owner: str = ""
+    gang: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
 

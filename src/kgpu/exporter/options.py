@@ -24,7 +24,7 @@ from kgpu.exporter.readers import (
     read_virtual,
 )
 from kgpu.exporter.settings import SERIES_LIMIT
-from kgpu.formats.names import POD_RESOURCES_SOCKET, ROCM_METRICS_CONFIG
+from kgpu.formats.names import ENV_CLAIMS_SHOWN, POD_RESOURCES_SOCKET, ROCM_HEALTH_SOCKET, ROCM_METRICS_CONFIG
 from kgpu.formats.settings import FlagShape, Restart, Setting, read_text, switch
 
 DEFAULT_FILE: Final = "/etc/dcgm-exporter/default-counters.csv"
@@ -89,7 +89,7 @@ OPTIONS: Final = (
          default="auto", shape=FlagShape.SWITCH,
          help="A pod's series have what its own processes use, and vgpu, its share's number; auto: on GPUs that are "
          "offered in shares, true: on every GPU."),
-    _switch("dra", "--kubernetes-enable-dra", "KUBERNETES_ENABLE_DRA", "Resolve the devices of resource claims."),
+    _switch("dra", "--kubernetes-enable-dra", ENV_CLAIMS_SHOWN, "Resolve the devices of resource claims."),
     _switch("own_metrics", "--enable-exporter-metrics", f"{_P}ENABLE_EXPORTER_METRICS",
          "Metrics about the exporter itself, kgpu_*.", default="true"),
     _row(attr="write_timeout", flag="--web-write-timeout", envs=(f"{_P}WEB_WRITE_TIMEOUT",), read=read_duration,
@@ -107,4 +107,10 @@ OPTIONS: Final = (
     _row(attr="amd_config", flag="--amd-metrics-config", envs=(f"{_K}AMD_METRICS_CONFIG",), read=read_text,
          default=ROCM_METRICS_CONFIG, help="On nodes with AMD GPUs: the configuration file of AMD's metrics exporter.",
          restart=Restart.NONE),
+    _row(attr="amd_health_socket", flag="--amd-health-socket", envs=(f"{_K}AMD_HEALTH_SOCKET",), read=read_text,
+         empty_counts=True, default=ROCM_HEALTH_SOCKET,
+         help="On nodes with AMD GPUs: where ROCm's device plugin asks how well they are. Served where its folder is "
+         "there and nothing else serves it; empty: not at all."),
+    _switch("gaudi_port", "--gaudi-metrics-port", f"{_K}GAUDI_METRICS_PORT",
+         "On nodes with Gaudi accelerators: listen on 41611, as Gaudi's metric exporter does; not with --address."),
 )  # fmt: skip

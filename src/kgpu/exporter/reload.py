@@ -26,7 +26,7 @@ from kgpu.exporter.counters import (
     parse_counters,
 )
 from kgpu.exporter.self_metrics import ConfigState
-from kgpu.formats.names import AMD
+from kgpu.formats.names import AMD, GAUDI
 from kgpu.host.bounded import read_regular
 
 if TYPE_CHECKING:
@@ -189,18 +189,22 @@ class CountersSource:
 
 def vendor_page(vendor: str, options: ExporterOptions, report: AdviceSink) -> VendorPage | None:
     """What the page has besides for the GPUs of this vendor; nothing of it is loaded elsewhere."""
-    if vendor != AMD:
-        return None
-    from kgpu.exporter.amd.page import RocmPage
+    if vendor == AMD:
+        from kgpu.exporter.vendors.amd.page import RocmPage
 
-    return RocmPage(options.amd_config, report)
+        return RocmPage(options.amd_config, report, options.amd_health_socket)
+    if vendor == GAUDI:
+        from kgpu.exporter.vendors.gaudi.page import GaudiPage
+
+        return GaudiPage(own_port=options.gaudi_port)
+    return None
 
 
 def asks_pods(options: ExporterOptions) -> bool:
     """Whether a vendor's configuration needs uids or labels of pods."""
     if not os.path.exists(options.amd_config):
         return False
-    from kgpu.exporter.amd import follow
+    from kgpu.exporter.vendors.amd import follow
 
     return follow.asks_pods(options.amd_config)
 

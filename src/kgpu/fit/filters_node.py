@@ -267,7 +267,7 @@ class Resources(StaticChecker):
             text += (
                 f" ({say(name, capacity - have)} of its {say(name, capacity)} not allocatable: unhealthy or reserved)"
             )
-        if wanted > have:
+        if wanted > have > 0:
             text += f"; an empty node of this kind would not do ({say(name, have)} at most)"
         elif holders:
             each = ", ".join(f"{pod} ({say(name, pod.used[name])})" for pod in holders[:5])

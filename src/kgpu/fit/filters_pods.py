@@ -15,7 +15,7 @@ from kgpu.fit.selectors import Labels
 from kgpu.fit.snapshot import ClusterSnapshot, NodeState
 
 NAME: Final = "InterPodAffinity"
-_FAR: Final = Miss("node(s) didn't match pod affinity rules", False)
+FAR: Final = Miss("node(s) didn't match pod affinity rules", False)
 _NEAR: Final = Miss("node(s) didn't match pod anti-affinity rules", True)
 _UNWELCOME: Final = Miss("node(s) didn't satisfy existing pods anti-affinity rules", True)
 
@@ -119,7 +119,7 @@ class Neighbours:
     def check(self, node: NodeState) -> Misses:
         labels = node.labels
         if self._near and not self._close(labels):
-            return (_FAR,)
+            return (FAR,)
         if self._repelling:
             for reach in self._far:
                 key = reach.term.topology_key
@@ -176,7 +176,7 @@ class Neighbours:
                 elsewhere = sorted({at for (name, at), count in self._attracting.items() if name == key and count > 0})
                 where = f"they are in {key} {', '.join(elsewhere[:3])}" if elsewhere else self._nowhere()
                 sentence = f"required pod affinity wants pods matching ({selector}) in {key}={value}; {where}"
-            yield self._reason(_FAR, sentence, node, key, [])
+            yield self._reason(FAR, sentence, node, key, [])
 
     def _nowhere(self) -> str:
         own = all(reach.matches(self._pod) for reach in self._near)

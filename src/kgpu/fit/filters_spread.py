@@ -16,7 +16,7 @@ from kgpu.fit.selectors import tolerated
 from kgpu.fit.snapshot import ClusterSnapshot, NodeState
 
 NAME: Final = "PodTopologySpread"
-_SKEWED: Final = Miss("node(s) didn't match pod topology spread constraints", True)
+SKEWED: Final = Miss("node(s) didn't match pod topology spread constraints", True)
 _NO_LABEL: Final = Miss("node(s) didn't match pod topology spread constraints (missing required label)", False)
 
 Counts = dict[str, int]
@@ -77,7 +77,7 @@ class SpreadOut:
                 return (_NO_LABEL,)
             matching = self._domains[position].get(domain, 0)
             if matching + self._own[position] - self._least[position] > constraint.max_skew:
-                return (_SKEWED,)
+                return (SKEWED,)
         return PASS
 
     def moved(self, pod: PodView, node: NodeState, sign: int) -> None:
@@ -122,7 +122,7 @@ class SpreadOut:
                 )
                 + f"; maxSkew is {constraint.max_skew}"
             )
-            reasons.append(Reason(NAME, _SKEWED.phrase, sentence, resolvable=True, node=node.name, subject=key))
+            reasons.append(Reason(NAME, SKEWED.phrase, sentence, resolvable=True, node=node.name, subject=key))
         return tuple(reasons)
 
 

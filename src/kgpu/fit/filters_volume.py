@@ -1,16 +1,18 @@
 """Volumes in their simple form: claims that are missing or not bound, and the places that bound volumes can be used at.
 
-Left out: finding free volumes for claims that wait for their first consumer (they pass), CSI limits, storage capacity,
-the old in-tree disks.
+Claims that wait for their first consumer are ``free_volumes``'. Left out: CSI limits, storage capacity, the old in-tree
+disks.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from kgpu.fit import free_volumes
 from kgpu.fit.checks import PASS, Checker, Filter, Miss, Misses, Rejection, StaticChecker
 from kgpu.fit.model import PodView, Reason, VolumeClaimView, VolumeView
 from kgpu.fit.snapshot import ClusterSnapshot, NodeState
+from kgpu.formats import names
 
 RESTRICTIONS: Final = "VolumeRestrictions"
 BINDING: Final = "VolumeBinding"
@@ -23,8 +25,8 @@ _IN_USE: Final = Miss(
 _ELSEWHERE: Final = Miss("node(s) didn't match PersistentVolume's node affinity", False)
 _OTHER_ZONE: Final = Miss("node(s) had no available volume zone", False)
 _BETA: Final = {
-    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone": names.LABEL_ZONE,
+    "failure-domain.beta.kubernetes.io/region": names.LABEL_REGION,
 }
 _PLACES: Final = (*_BETA, *_BETA.values())
 
@@ -136,17 +138,30 @@ def _binding(pod: PodView, snapshot: ClusterSnapshot) -> Checker | Rejection | N
         if claim.deleting:
             return _rejection(BINDING, f'persistentvolumeclaim "{name}" is being deleted', name)
     claims = _claims(pod, snapshot)
-    stuck = [claim.name for claim in claims if not claim.bound and not _waits(claim, snapshot)]
+    stuck = [claim.name for claim in claims if not claim.bound and not free_volumes.waits(claim, snapshot)]
     if stuck:
         sentence = f"not bound to a volume yet: {', '.join(stuck)}; look at the claim's events and its storage class"
         return _rejection(BINDING, "pod has unbound immediate PersistentVolumeClaims", stuck[0], sentence)
     volumes = [shelf.volumes[claim.volume] for claim in claims if claim.bound and claim.volume in shelf.volumes]
-    return Bound(volumes) if any(volume.node_terms is not None for volume in volumes) else None
+    parts: list[Bound | free_volumes.FirstConsumer] = []
+    if any(volume.node_terms is not None for volume in volumes):
+        parts.append(Bound(volumes))
+    if first := free_volumes.waiting(pod, snapshot):
+        parts.append(free_volumes.FirstConsumer(first, snapshot))
+    return Together(parts) if parts else None
 
 
-def _waits(claim: VolumeClaimView, snapshot: ClusterSnapshot) -> bool:
-    storage = snapshot.shelf.storage_classes.get(claim.storage_class)
-    return not claim.volume and storage is not None and storage.waits
+class Together(StaticChecker):
+    """What several have against a node, in their order."""
+
+    def __init__(self, parts: list[Bound | free_volumes.FirstConsumer]) -> None:
+        self._parts = parts
+
+    def check(self, node: NodeState) -> Misses:
+        return tuple(miss for part in self._parts for miss in part.check(node)) or PASS
+
+    def reasons(self, node: NodeState) -> tuple[Reason, ...]:
+        return tuple(reason for part in self._parts for reason in part.reasons(node))
 
 
 class Zones(StaticChecker):

@@ -186,6 +186,13 @@ class VolumeClaimView:
     bound: bool = False
     single_pod: bool = False
     """Access mode ReadWriteOncePod."""
+    request: int = 0
+    """Of storage, in billionths."""
+    access: frozenset[str] = frozenset()
+    mode: str = "Filesystem"
+    selector: LabelSelector = EVERYTHING
+    selected: str = ""
+    """The node on which its volume is being made, "" before that."""
 
     @property
     def key(self) -> Key:
@@ -194,11 +201,20 @@ class VolumeClaimView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeView:
-    """A PersistentVolume with the node terms that it asks for, None for none, and its zone labels."""
+    """A PersistentVolume with the node terms that it asks for, None for none, and its zone labels. ``capacity`` is in
+    billionths; ``claimed`` the claim that has it or is meant to, None for a free one.
+    """
 
     name: str
     node_terms: tuple[NodeTerm, ...] | None = None
     labels: Labels = field(default_factory=dict)
+    capacity: int = 0
+    storage_class: str = ""
+    access: frozenset[str] = frozenset()
+    mode: str = "Filesystem"
+    claimed: Key | None = None
+    available: bool = True
+    deleting: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +222,9 @@ class StorageClassView:
     name: str
     waits: bool = False
     """volumeBindingMode WaitForFirstConsumer."""
+    provisioner: str = ""
+    places: tuple[NodeTerm, ...] = ()
+    """allowedTopologies; empty for everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

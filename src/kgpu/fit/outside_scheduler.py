@@ -53,12 +53,7 @@ def _quota(pod: PodView, snapshot: ClusterSnapshot) -> Iterator[Reason]:
     """Only for pods that are not there yet: one that exists has passed. Quotas with scopes are left out."""
     if pod.id in snapshot.pods:
         return
-    asks = {PODS: NANO, "count/pods": NANO}
-    for name, amount in pod.requests.items():
-        exact = amount * (NANO // 1000 if name == CPU else NANO)
-        asks[f"requests.{name}"] = exact
-        if "/" not in name:
-            asks[name] = exact
+    asks = quota_asks(pod)
     for quota in snapshot.shelf.quotas.values():
         if quota.namespace != pod.namespace or quota.scoped:
             continue
@@ -75,6 +70,17 @@ def _quota(pod: PodView, snapshot: ClusterSnapshot) -> Iterator[Reason]:
                     f"used, and the pod asks for {amounts[0]}: it would not be created"
                 )
                 yield Reason("ResourceQuota", phrase, sentence, subject=key)
+
+
+def quota_asks(pod: PodView) -> dict[str, int]:
+    """What a pod takes of quotas, in billionths, by their keys: requests, and the pod itself."""
+    asks = {PODS: NANO, "count/pods": NANO}
+    for name, amount in pod.requests.items():
+        exact = amount * (NANO // 1000 if name == CPU else NANO)
+        asks[f"requests.{name}"] = exact
+        if "/" not in name:
+            asks[name] = exact
+    return asks
 
 
 _RULES: Final[tuple[Callable[[PodView, ClusterSnapshot], Iterator[Reason]], ...]] = (

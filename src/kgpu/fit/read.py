@@ -44,6 +44,7 @@ from kgpu.fit.selectors import (
     problem,
 )
 from kgpu.formats.names import EXTENDED_CLAIM_ANNOTATION
+from kgpu.kube.owners import controller_of, kind_and_name
 
 Object = Mapping[str, Any]
 _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
@@ -214,10 +215,8 @@ def _container_asks(spec: Object) -> tuple[ContainerAsk, ...]:
 
 def owner_of(metadata: Object) -> str:
     """``Kind/name`` of the controlling owner, "" for none."""
-    for reference in map(mapping, items(metadata.get("ownerReferences"))):
-        if reference.get("controller") is True:
-            return f"{text(reference.get('kind'))}/{text(reference.get('name'))}"
-    return ""
+    reference = controller_of(metadata)
+    return "" if reference is None else kind_and_name(reference)
 
 
 def pod(obj: Object) -> PodView | None:
@@ -336,6 +335,11 @@ def volume_claim(obj: Object) -> VolumeClaimView | None:
         deleting=bool(metadata.get("deletionTimestamp")),
         bound=bool(volume) and "pv.kubernetes.io/bind-completed" in annotations,
         single_pod="ReadWriteOncePod" in texts(spec.get("accessModes")),
+        request=nanos(mapping(spec.get("resources")).get("requests"), []).get("storage", 0),
+        access=frozenset(texts(spec.get("accessModes"))),
+        mode=text(spec.get("volumeMode")) or "Filesystem",
+        selector=label_selector(spec["selector"]) if isinstance(spec.get("selector"), dict) else EVERYTHING,
+        selected=text(annotations.get("volume.kubernetes.io/selected-node")),
     )
 
 
@@ -345,13 +349,37 @@ def volume(obj: Object) -> VolumeView | None:
     name = text(metadata.get("name"))
     if not name:
         return None
-    terms = node_terms(mapping(spec.get("nodeAffinity")).get("required"))
-    return VolumeView(name=name, node_terms=terms, labels=strings(metadata.get("labels")))
+    claim = mapping(spec.get("claimRef"))
+    return VolumeView(
+        name=name,
+        node_terms=node_terms(mapping(spec.get("nodeAffinity")).get("required")),
+        labels=strings(metadata.get("labels")),
+        capacity=nanos(spec.get("capacity"), []).get("storage", 0),
+        storage_class=text(spec.get("storageClassName")),
+        access=frozenset(texts(spec.get("accessModes"))),
+        mode=text(spec.get("volumeMode")) or "Filesystem",
+        claimed=(text(claim.get("namespace")), text(claim.get("name"))) if claim else None,
+        available=text(mapping(obj.get("status")).get("phase")) in ("Available", "Pending", ""),
+        deleting=bool(metadata.get("deletionTimestamp")),
+    )
 
 
 def storage_class(obj: Object) -> StorageClassView | None:
+    """A StorageClass. Its places are terms about nodes' labels."""
     name = text(mapping(obj.get("metadata")).get("name"))
-    return StorageClassView(name=name, waits=obj.get("volumeBindingMode") == "WaitForFirstConsumer") if name else None
+    if not name:
+        return None
+    places = (
+        tuple(
+            Requirement(text(row.get("key")), "In", texts(row.get("values")))
+            for row in map(mapping, items(mapping(term).get("matchLabelExpressions")))
+        )
+        for term in items(obj.get("allowedTopologies"))
+    )
+    return StorageClassView(
+        name=name, waits=obj.get("volumeBindingMode") == "WaitForFirstConsumer",
+        provisioner=text(obj.get("provisioner")), places=tuple(NodeTerm(place, (), "") for place in places if place),
+    )  # fmt: skip
 
 
 def quota(obj: Object) -> QuotaView | None:

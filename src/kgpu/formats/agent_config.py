@@ -7,11 +7,14 @@ Unknown fields are ignored: an agent may be older than its operator for a while.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from kgpu.base import typed
 from kgpu.base.errors import ConfigError
-from kgpu.formats.names import DRIVER_INSTALL_DIR
+from kgpu.formats.names import DRIVER_INSTALL_DIR, LABEL_DEVICE_CONFIG, LABEL_VENDOR, NVIDIA
+from kgpu.formats.operands import FINDERS
 
 
 class ConfigKey(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -42,12 +45,24 @@ class ConfigRef(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel",
     default: str = ""
 
 
+class NodeKind(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """Nodes that are served in another way than most: ``title`` is what their accelerators are called for people,
+    ``roles`` are the only ones that have something to do there.
+    """
+
+    title: str = ""
+    roles: dict[str, RoleConfig] = msgspec.field(default_factory=dict)
+
+
 class AgentConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """All of it.
 
-    ``roles`` by the agent's role names; a role that is not named does not run. ``leaving``: clean up what the agent has
-    put on this host, then report the state ``left``. ``node_feature_api``: labels go into NodeFeature objects because a
-    node feature discovery is there that turns them into labels; otherwise they are written to the Node.
+    ``roles`` by the agent's role names; a role that is not named does not run. ``kinds`` are those of nodes for which
+    other roles are right, by the Node labels ``kgpu.dev/vendor`` and
+    ``kgpu.dev/device-config`` (``kind_name``). ``leaving``: clean up what
+    the agent has put on this host, then report the state ``left``. ``node_feature_api``: labels go into NodeFeature
+    objects because a node feature discovery is there that turns them into labels; otherwise they are written to the
+    Node.
     ``other_discovery``: a node feature discovery other than kgpu's works in this cluster. ``take_over_features``: none
     does, by the administrator's word, and the keys that one has left on a Node are kgpu's.
     ``feature_rules``: kgpu's operator labels Nodes, by its rules and by what agents say in NodeFeatures.
@@ -58,6 +73,7 @@ class AgentConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     """
 
     roles: dict[str, RoleConfig] = msgspec.field(default_factory=dict)
+    kinds: dict[str, NodeKind] = msgspec.field(default_factory=dict)
     device_plugin_config: ConfigRef = msgspec.field(default_factory=ConfigRef)
     node_feature_api: bool = False
     other_discovery: bool = False
@@ -70,6 +86,33 @@ class AgentConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     host_root: str = "/"
     generation: int = 0
     """The generation of the ClusterPolicy that this was made from."""
+
+
+def vendor_of_node(labels: Mapping[str, str]) -> str:
+    """Whose accelerators a node with these labels has, as far as roles are concerned."""
+    return labels.get(LABEL_VENDOR) or NVIDIA
+
+
+def kind_name(vendor: str, device_config: str = "") -> str:
+    """The key of ``AgentConfig.kinds`` for a vendor's nodes, or for those that have this DeviceConfig."""
+    return f"{vendor}/{device_config}" if device_config else vendor
+
+
+def kind_of_node(config: AgentConfig, labels: Mapping[str, str]) -> NodeKind | None:
+    """How a node with these labels is served, None if the document does not say it."""
+    vendor, told = vendor_of_node(labels), labels.get(LABEL_DEVICE_CONFIG, "")
+    return config.kinds.get(kind_name(vendor, told))
+
+
+def of_node(config: AgentConfig, labels: Mapping[str, str]) -> AgentConfig:
+    """The document as it is for a node with these labels. Where the operator has not said yet how its kind is served,
+    only what looks for accelerators runs.
+    """
+    if vendor_of_node(labels) == NVIDIA:
+        return config
+    kind = kind_of_node(config, labels) or NodeKind()
+    finders = {name: role for name, role in config.roles.items() if name in FINDERS}
+    return msgspec.structs.replace(config, roles={**finders, **kind.roles})
 
 
 def encode(config: AgentConfig) -> str:

@@ -25,8 +25,11 @@ MAX_REASON: Final = 400
 MAX_WORD: Final = 100
 """Characters of a version, a state, and the name of a role."""
 MAX_ROLES: Final = 32
+_WORDS: Final = ("version", "vendor", "driver", "driver_source", "cuda")
 MAX_BYTES: Final = 64 << 10
 
+OVER: Final = frozenset({"stopped", "left"})
+"""States of a role that does nothing more."""
 ENDED: Final = "Ended"
 """``why`` of roles whose process has ended in order: what it has said is no longer so, its facts are the last known."""
 
@@ -45,7 +48,8 @@ class RoleReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
 
 class AgentReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """``version`` is kgpu's; ``generation`` the one of the configuration that the agent acts on; facts as found here:
-    ``driver`` is the driver's version, ``driver_source`` is ``host`` or ``container``, "" when there is none.
+    ``vendor`` is whose accelerators it reads, ``driver`` is the driver's version, ``driver_source`` is ``host`` or
+    ``container``, "" when there is none.
     ``format`` is FORMAT; an agent that says none writes the first.
     """
 
@@ -53,6 +57,7 @@ class AgentReport(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     version: str = ""
     generation: int = 0
     roles: dict[str, RoleReport] = msgspec.field(default_factory=dict)
+    vendor: str = names.NVIDIA
     driver: str = ""
     driver_source: str = ""
     cuda: str = ""
@@ -79,7 +84,7 @@ def decode(text: str) -> AgentReport | None:
 def _fits(report: AgentReport) -> bool:
     if len(report.roles) > MAX_ROLES:
         return False
-    words = [report.version, report.driver, report.driver_source, report.cuda, *report.roles]
+    words = [*(getattr(report, name) for name in _WORDS), *report.roles]
     reasons: list[str] = []
     for said in report.roles.values():
         words += (said.state, said.why)
@@ -88,7 +93,7 @@ def _fits(report: AgentReport) -> bool:
 
 
 def _bounded(report: AgentReport) -> AgentReport:
-    words = {name: one_line(getattr(report, name), MAX_WORD) for name in ("version", "driver", "driver_source", "cuda")}
+    words = {name: one_line(getattr(report, name), MAX_WORD) for name in _WORDS}
     roles = {one_line(name, MAX_WORD): _short(said) for name, said in list(report.roles.items())[:MAX_ROLES]}
     return msgspec.structs.replace(report, roles=roles, **words)
 
@@ -132,9 +137,7 @@ def has_ended(report: AgentReport) -> bool:
 def ended(report: AgentReport) -> AgentReport:
     """The last report of a process: its roles have ended, but for those that had left or stopped before."""
     last = {
-        name: role_report
-        if role_report.state in ("left", "stopped")
-        else role("stopped", "its process has ended", ENDED)
+        name: role_report if role_report.state in OVER else role("stopped", "its process has ended", ENDED)
         for name, role_report in report.roles.items()
     }
     return msgspec.structs.replace(report, roles=last)
@@ -162,6 +165,7 @@ def merged(whole: AgentReport | None, parts: Mapping[str, AgentReport]) -> Agent
         version=first.version,
         generation=first.generation,
         roles=roles,
+        vendor=facts.vendor,
         driver=facts.driver,
         driver_source=facts.driver_source
         or next((report.driver_source for report in living if report.driver_source), ""),

@@ -1,8 +1,9 @@
-"""What claims and device classes ask of GPUs that they get: the opaque parameters ``resource.nvidia.com/v1beta1``.
+"""What claims and device classes ask of devices that they get: the opaque parameters of each DRA driver.
 
-``GpuConfig`` and ``MigDeviceConfig`` say how the containers of a claim share its devices. Which fields there are and
-what they may hold is in ``dra_parameters``. Parameters from users are read strictly; stored ones may have keys of
-another version. Limits for devices that a claim does not have are found only here, once it has devices.
+NVIDIA's ``GpuConfig`` and ``MigDeviceConfig`` say how the containers of a claim share its devices; AMD's ``GpuConfig``
+says nothing, and Gaudi's driver takes none. Which fields there are and what they may hold is in ``dra_parameters``.
+Parameters from users are read strictly; stored ones may have keys of another version. Limits for devices that a claim
+does not have are found only here, once it has devices.
 """
 
 from __future__ import annotations
@@ -16,11 +17,9 @@ from kgpu.base.printable import one_line
 from kgpu.base.quantity import Quantity, QuantityError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.dra_parameters import (
-    ELSEWHERE,
-    FIELDS,
+    DRIVER_PARAMETERS,
     GPU,
     INTERVALS,
-    KINDS,
     MIB,
     MPS,
     STRATEGY,
@@ -32,7 +31,7 @@ from kgpu.formats.dra_parameters import (
     ParameterTree,
     WholeNumber,
 )
-from kgpu.formats.names import DRA_PARAMETERS
+from kgpu.formats.names import DRA_GPU_DRIVER
 
 _SHOWN: Final = 60  # characters of a foreign value in a message
 
@@ -66,30 +65,38 @@ class ClaimMps:
 
 @dataclass(frozen=True, slots=True)
 class ClaimDeviceConfig:
-    """Parameters for devices of one ``type``; ``sharing`` None leaves all as it is."""
+    """Parameters for devices of one ``type``, "" for all; ``sharing`` None leaves all as it is."""
 
     type: str
     sharing: ClaimTimeSlicing | ClaimMps | None = None
 
 
-def parse_parameters(parameters: Any, gates: Iterable[str], *, stored: bool = False) -> ClaimDeviceConfig:
-    """Opaque parameters; ``gates`` are the feature gates that are on. Raises ConfigError, whose ``what`` has the path.
+def parse_parameters(
+    parameters: Any, gates: Iterable[str], *, driver: str = DRA_GPU_DRIVER, stored: bool = False
+) -> ClaimDeviceConfig:
+    """Opaque parameters for a driver of kgpu; ``gates`` are the feature gates that are on. Raises ConfigError, whose
+    ``what`` has the path.
 
     ``stored``: they were accepted before, by whichever version, so that gates and unknown keys do not matter.
     """
+    known = DRIVER_PARAMETERS[driver]
+    if not known.kinds:
+        raise _wrong("", "the driver takes no parameters", "none", f"remove the entry for {driver}")
     if not isinstance(parameters, Mapping):
-        raise _wrong("", f"{_shown(parameters)} is not an object", f"one with apiVersion {DRA_PARAMETERS} and a kind")
+        raise _wrong("", f"{_shown(parameters)} is not an object", f"one with apiVersion {known.version} and a kind")
     version, named = parameters.get("apiVersion"), parameters.get("kind")
-    if version != DRA_PARAMETERS:
-        raise _wrong("apiVersion", f"unknown version {_shown(version)}", DRA_PARAMETERS)
-    kind = KINDS.get(named) if isinstance(named, str) else None
+    if version != known.version:
+        raise _wrong("apiVersion", f"unknown version {_shown(version)}", known.version)
+    kind = known.kinds.get(named) if isinstance(named, str) else None
     if kind is None:
-        why = ELSEWHERE.get(named, "") if isinstance(named, str) else ""
-        raise _wrong("kind", f"unknown kind {_shown(named)}", " or ".join(KINDS), why or _near(named, KINDS))
+        why = known.elsewhere.get(named, "") if isinstance(named, str) else ""
+        raise _wrong(
+            "kind", f"unknown kind {_shown(named)}", " or ".join(known.kinds), why or _near(named, known.kinds)
+        )
     checking = _Checking(None if stored else frozenset(gates))
-    checking.names("", parameters, FIELDS)
+    checking.names("", parameters, known.fields)
     sharing = parameters.get("sharing")
-    if sharing is None:
+    if sharing is None or kind.sharing is None:
         return ClaimDeviceConfig(kind.type)
     checking.tree(kind.sharing, "sharing", sharing)
     read = _mps(sharing) if sharing[STRATEGY] == MPS else _time_slicing(kind.type, sharing)

@@ -1,8 +1,8 @@
-"""Which fields the opaque parameters ``resource.nvidia.com/v1beta1`` have, and what each may hold: rows, and no more.
+"""Which fields the opaque parameters of each DRA driver have, and what each may hold: rows, and no more.
 
 They are read twice. ``formats.dra_config`` decides by them what a node prepares, and ``tools/claim_policy.py`` makes of
-them the admission policy that refuses wrong parameters when they are written. Names and bounds are those of NVIDIA's
-DRA driver, but for a percentage of 0, with which no client could run.
+them the admission policy that refuses wrong parameters when they are written. Names and bounds are those of the
+vendors' DRA drivers, but for a percentage of 0 in NVIDIA's, with which no client could run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
+
+from kgpu.formats.names import (
+    DRA_AMD_DRIVER,
+    DRA_AMD_PARAMETERS,
+    DRA_GAUDI_DRIVER,
+    DRA_GPU_DRIVER,
+    DRA_PARAMETERS,
+)
 
 GPU: Final = "gpu"
 MIG: Final = "mig"
@@ -109,11 +117,30 @@ _MPS: Final = ParameterField(
 
 @dataclass(frozen=True, slots=True)
 class ParameterKind:
-    """A kind of parameters: the attribute ``type`` of the devices that it is for, and what is in ``sharing``."""
+    """A kind of parameters: the attribute ``type`` of the devices that it is for, "" for all, and what is in
+    ``sharing``, None where that is no field of it.
+    """
 
     name: str
-    type: str
-    sharing: ParameterTree
+    type: str = ""
+    sharing: ParameterTree | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverParameters:
+    """What one driver takes: ``kinds`` of this ``version`` by name, nothing at all where there are none. ``elsewhere``
+    is what is said of kinds that are none of this driver's.
+    """
+
+    version: str = ""
+    kinds: Mapping[str, ParameterKind] = field(default_factory=dict)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What an object of any of the kinds has."""
+        sharing = any(kind.sharing is not None for kind in self.kinds.values())
+        return ("apiVersion", "kind", *(("sharing",) if sharing else ()))
 
 
 KINDS: Final = {
@@ -123,11 +150,14 @@ KINDS: Final = {
         ParameterKind("MigDeviceConfig", MIG, ParameterTree((_STRATEGY, _MPS))),
     )
 }
-FIELDS: Final = ("apiVersion", "kind", "sharing")
-"""What an object of any kind has."""
 ELSEWHERE: Final = {
     "VfioDeviceConfig": "GPUs for virtual machines are out of kgpu's scope",
     "ComputeDomainChannelConfig": "it is for the driver compute-domain.nvidia.com",
     "ComputeDomainDaemonConfig": "it is for the driver compute-domain.nvidia.com",
 }
-"""What is said of kinds that are none of this driver's."""
+DRIVER_PARAMETERS: Final[Mapping[str, DriverParameters]] = {
+    DRA_GPU_DRIVER: DriverParameters(version=DRA_PARAMETERS, kinds=KINDS, elsewhere=ELSEWHERE),
+    DRA_AMD_DRIVER: DriverParameters(version=DRA_AMD_PARAMETERS, kinds={"GpuConfig": ParameterKind("GpuConfig")}),
+    DRA_GAUDI_DRIVER: DriverParameters(),
+}
+"""By driver."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kgpu.formats.names import AMD
+from kgpu.formats.names import AMD, GAUDI, INTEL
 from kgpu.formats.xid import catalogue
 from kgpu.formats.xid.action import WORDS, Action
 from kgpu.formats.xid.buckets import GUIDANCE, RECOVERY, UNKNOWN, Bucket, bucket_key
@@ -20,6 +20,8 @@ RESTART_FABRIC_MANAGER: Final = bucket_key(Bucket.RESTART_FM)
 RESET_LINK: Final = bucket_key(Bucket.WORKFLOW_NVLINK_ERR)
 LINK_SIGNAL: Final = bucket_key(Bucket.INVESTIGATE_LINK_SI)
 RESET_AMD: Final = "check/reset-amd"
+RESET_GAUDI: Final = "check/reset-gaudi"
+RESET_INTEL: Final = "check/reset-intel"
 REPLACE: Final = "check/replace"
 RESET_WHEN_IDLE: Final = "check/reset-when-idle"
 SEAT: Final = "check/seat"
@@ -34,6 +36,8 @@ NOTHING: Final = "check/nothing"
 
 CHECKS: Final[Mapping[str, str]] = {
     RESET_AMD: "give the GPU no new work, let its pods go, reset it (`amd-smi reset --gpureset --gpu GPU`), test it",
+    RESET_GAUDI: "give the card no new work, let its pods go, reset it (`hl-smi -r -i BUS`), test it",
+    RESET_INTEL: "give the GPU no new work, let its pods go, drain the node and reboot it",
     REPLACE: "drain the GPU, run the vendor's diagnostics and have it replaced",
     RESET_WHEN_IDLE: "reset the GPU when it is idle; what runs on it may go on until then",
     SEAT: "have the card's seat, riser and slot checked; it is slower until then",
@@ -49,7 +53,11 @@ CHECKS: Final[Mapping[str, str]] = {
 """What follows from readings; what follows from an Xid, an SXid or the driver's own verdict is in the catalogue."""
 
 
-OF_VENDOR: Final[Mapping[str, Mapping[str, str]]] = {AMD: {RESET: RESET_AMD, RESET_LINK: RESET_AMD}}
+OF_VENDOR: Final[Mapping[str, Mapping[str, str]]] = {
+    AMD: {RESET: RESET_AMD, RESET_LINK: RESET_AMD},
+    GAUDI: {RESET: RESET_GAUDI, RESET_LINK: RESET_GAUDI},
+    INTEL: {RESET: RESET_INTEL},
+}
 """Keys that stand for another vendor's program, and what takes their place."""
 
 

@@ -15,7 +15,7 @@ from kgpu.base.errors import ConfigError, PlacedError
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats.mig_profile import MigProfile, parse_mig_profile
 from kgpu.formats.pci_ids import PciFilter, parse_pci_filter
-from kgpu.formats.strict import FileKeyError, Problems, Table, boolean, raw, read_table, whole
+from kgpu.formats.strict import FileKeyError, Problems, Table, boolean, raw, read_table, some_of, whole
 from kgpu.formats.yaml import Path, load_document
 
 VERSION: Final = "v1"
@@ -23,7 +23,6 @@ ALL: Final = "all"
 MAX_GPUS: Final = 1024
 MAX_COUNT: Final = 64
 """More slices of one profile than any GPU has instances."""
-_SHOWN: Final = 5
 _PROFILES: Final = 'profiles with counts, such as {"1g.10gb": 7}; {} for MIG without slices'
 
 
@@ -57,7 +56,7 @@ class MigConfigs:
             if len(self.configs) != 1:
                 raise ConfigError(
                     "missing required flag 'selected-config' when more than one config available",
-                    f"one of {self._names()}",
+                    f"one of {some_of(self.configs)}",
                     "name one",
                 )
             return next(iter(self.configs.items()))
@@ -65,14 +64,10 @@ class MigConfigs:
         if entries is None:
             raise ConfigError(
                 f"selected mig-config not present: {name:.100}",
-                f"one of {self._names()}",
+                f"one of {some_of(self.configs)}",
                 did_you_mean(name, self.configs) or "take one of these, or add it to the file",
             )
         return name, entries
-
-    def _names(self) -> str:
-        names = [f"{name:.60}" for name in self.configs]
-        return ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else "") or "none"
 
 
 def parse_mig_configs(content: str | bytes, *, source: str = "MIG config file") -> MigConfigs:
@@ -88,7 +83,7 @@ def parse_mig_configs(content: str | bytes, *, source: str = "MIG config file") 
     tree = read_table(problems, (), document.value, _TOP, exact=True)
     if isinstance(document.value, dict) and document.value.get("version") is None:
         problems.found.insert(0, _without_version(source))
-    _raise(problems.found)
+    problems.raise_found()
     configs = tree.get("mig-configs", {})
     return MigConfigs(configs=configs, warnings=tuple(_without_effect(configs, source)))
 
@@ -108,13 +103,6 @@ def _without_version(source: str) -> FileKeyError:
         source, "unable to parse with missing 'version' field", f"version: {VERSION}", "add it at the top",
         line=1, place="", is_unknown=False,
     )  # fmt: skip
-
-
-def _raise(found: list[FileKeyError]) -> None:
-    if found:
-        more = f"; and {len(found) - _SHOWN} more problems" if len(found) > _SHOWN else ""
-        words = [found[0].what, *(problem.said for problem in found[1:_SHOWN])]
-        raise ConfigError("; ".join(words) + more, found[0].expected, found[0].remedy)
 
 
 def _version(problems: Problems, path: Path, value: Any) -> str | None:

@@ -3,7 +3,9 @@
 Three Node annotations, each one JSON object. The node's agent alone writes the request (``kgpu.dev/mig-request``): how
 which GPUs are to be cut. The operator makes a NodeOperation of it, and alone writes how far that is
 (``kgpu.dev/mig-operation``). The agent alone writes what has become of the label ``nvidia.com/mig.config`` in words
-(``kgpu.dev/mig-report``), beside the state label that the replaced program's users know.
+(``kgpu.dev/mig-report``), beside the state label that the replaced program's users know. For AMD's label
+``dcm.amd.com/gpu-config-profile`` request and report are ``kgpu.dev/partition-request`` and
+``kgpu.dev/partition-report``.
 
 All come from outside, so readers trust their shape only after decoding. One in a version that a reader doesn't know, or
 that is malformed, is None to it, as one that is not there.
@@ -28,6 +30,9 @@ MAX_COUNT: Final = 64
 MAX_ID: Final = 64
 MAX_NAME: Final = 100
 MAX_TEXT: Final = 600
+MAX_PODS: Final = 32
+MAX_POD: Final = 320
+"""Characters of a pod's namespace and name."""
 MAX_BYTES: Final = 16 << 10
 
 
@@ -41,7 +46,9 @@ class MigLabelState(enum.StrEnum):
 
 
 class MigLayout(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """How one GPU is to be: ``devices`` are counts by profile, none without MIG."""
+    """How one GPU is to be: ``devices`` are counts by profile, none without MIG. Of a GPU that is parted by modes they
+    are the name of its mode, with the count 1.
+    """
 
     gpu: str
     enabled: bool
@@ -72,13 +79,16 @@ class MigProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
 
 class MigReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What has become of ``config``: ``reason`` is one CamelCase word, ``message`` one line with what to do."""
+    """What has become of ``config``: ``reason`` is one CamelCase word, ``message`` one line with what to do. ``pods``
+    (namespace/name) hold parts of GPUs that somebody has taken away by hand.
+    """
 
     version: int
     config: str
     state: MigLabelState
     reason: str = ""
     message: str = ""
+    pods: tuple[str, ...] = ()
 
 
 def request(*, key: str, config: str, layouts: tuple[MigLayout, ...], release: bool = False) -> MigRequest:
@@ -97,11 +107,13 @@ def progress(*, key: str, operation: str, phase: str, reason: str = "", message:
     )  # fmt: skip
 
 
-def report(*, config: str, state: MigLabelState, reason: str = "", message: str = "") -> MigReport:
+def report(
+    *, config: str, state: MigLabelState, reason: str = "", message: str = "", pods: Sequence[str] = ()
+) -> MigReport:  # fmt: skip
     """A report in this version, short by construction."""
     return MigReport(
         version=VERSION, config=one_line(config, MAX_NAME), state=state, reason=one_line(reason, MAX_NAME),
-        message=one_line(message, MAX_TEXT),
+        message=one_line(message, MAX_TEXT), pods=tuple(one_line(pod, MAX_POD) for pod in pods[:MAX_PODS]),
     )  # fmt: skip
 
 
@@ -134,9 +146,9 @@ def _is_layout(layout: MigLayout) -> bool:
     return named and all(0 <= count <= MAX_COUNT for count in profiles.values())
 
 
-def read_request(annotations: Mapping[str, str]) -> MigRequest | None:
+def read_request(annotations: Mapping[str, str], key: str = names.MIG_REQUEST_ANNOTATION) -> MigRequest | None:
     """The request in a Node's annotations, None without one that can be read."""
-    given = _read(annotations, names.MIG_REQUEST_ANNOTATION, MigRequest)
+    given = _read(annotations, key, MigRequest)
     return given if given is not None and is_sound(given) else None
 
 
@@ -151,12 +163,14 @@ def read_progress(annotations: Mapping[str, str]) -> MigProgress | None:
     )  # fmt: skip
 
 
-def read_report(annotations: Mapping[str, str]) -> MigReport | None:
+def read_report(annotations: Mapping[str, str], key: str = names.MIG_REPORT_ANNOTATION) -> MigReport | None:
     """The agent's report in a Node's annotations, None without one that can be read; all text is printable."""
-    given = _read(annotations, names.MIG_REPORT_ANNOTATION, MigReport)
+    given = _read(annotations, key, MigReport)
     if given is None:
         return None
-    return report(config=given.config, state=given.state, reason=given.reason, message=given.message)
+    return report(
+        config=given.config, state=given.state, reason=given.reason, message=given.message, pods=given.pods
+    )  # fmt: skip
 
 
 _Document = TypeVar("_Document", MigRequest, MigProgress, MigReport)

@@ -21,18 +21,26 @@ NVIDIA_DISPLAY_BOARDS: Final = frozenset({"DGX Display", "NVIDIA DGX Display"})
 # AMD's hardware
 AMD: Final = "amd"
 AMD_PCI_ID: Final = "1002"
+AMD_DRIVER: Final = "amdgpu"
+# PCI ids of virtual functions: MI210, MI300X, MI300X HF, MI308X (two), MI325X, MI350P, MI350X, MI355X, V710, V620
+AMD_VIRTUAL_BOARDS: Final = frozenset(
+    {"7410", "74b5", "74bd", "74b6", "74bc", "74b9", "75b8", "75b0", "75b3", "7461", "73ae"}
+)
 AMD_CONTROL_NODES: Final = ("/dev/kfd",)
 ROCM_METRICS_CONFIG: Final = "/etc/metrics/config.json"
+ROCM_HEALTH_SOCKET: Final = "/var/lib/amd-metrics-exporter/amdgpu_device_metrics_exporter_grpc.socket"
 
 # Gaudi's
 GAUDI: Final = "gaudi"
 GAUDI_PCI_ID: Final = "1da3"
 GAUDI_DRIVER: Final = "habanalabs"
+GAUDI_MODULES: Final = (GAUDI_DRIVER, "habanalabs_cn", "habanalabs_ib", "habanalabs_en")
 ENV_HABANA_VISIBLE_DEVICES: Final = "HABANA_VISIBLE_DEVICES"
 ENV_HABANA_VISIBLE_MODULES: Final = "HABANA_VISIBLE_MODULES"
 ENV_HL_VISIBLE_DEVICES: Final = "HL_VISIBLE_DEVICES"
 ENV_HL_VISIBLE_DEVICES_UUID: Final = "HL_VISIBLE_DEVICES_UUID"
 HLML_LIBRARY: Final = "usr/lib/habanalabs/libhlml.so"  # below the driver root
+GAUDI_NETWORK_FILE: Final = "/etc/habanalabs/gaudinet.json"  # addresses of the cards' external ports
 
 # Intel's GPUs
 INTEL: Final = "intel"
@@ -85,6 +93,17 @@ EXTENDED_CLAIM_ANNOTATION: Final = (
 )
 POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"  # on a claim made for a pod: the pod's name of it
 
+# Pods that start or work together: by whom, and how a pod says so
+VOLCANO_POD_GROUP: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")  # annotations
+KAI_POD_GROUP: Final = "pod-group-name"  # annotation
+COSCHEDULING_POD_GROUP: Final = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")  # labels
+KUEUE_POD_GROUP: Final = "kueue.x-k8s.io/pod-group-name"  # label
+KUEUE_POD_GROUP_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"  # annotation
+JOBSET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"  # label
+LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"  # label
+LWS_GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/group-index"  # label
+JOB_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # annotation of an Indexed Job's pods
+
 # CDI
 CDI_DIR: Final = "/var/run/cdi"
 CDI_STATIC_DIR: Final = "/etc/cdi"
@@ -111,6 +130,7 @@ ENV_SIMULATED_REBOOT: Final = "KGPU_SIMULATED_REBOOT"  # the file that reboots t
 SIMULATED_MACHINE: Final = "/run/nvidia/.machine"  # a simulated machine's root, on a node with another one
 ENV_SIMULATED_MACHINE: Final = "KGPU_SIMULATED_MACHINE"  # the same for the lab's driver image
 ENV_SIMULATED_NVIDIA_RUN: Final = "KGPU_SIMULATED_NVIDIA_RUN"  # a simulated machine's /run/nvidia
+ENV_SIMULATED_LOAD: Final = "KGPU_SIMULATED_LOAD"  # the load profile that a program on the simulated driver follows
 ENV_TERMINATION_LOG: Final = "KGPU_TERMINATION_LOG"  # a container's last words, where it has no file system of its own
 HW_STATE_PATH: Final = "/run/kgpu/hw/state"
 
@@ -160,6 +180,11 @@ LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 TAINT_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 
 # Kubernetes' own: the taints of a node that its conditions and its being out of service bring
+PASSING_TAINTS: Final = (
+    "node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "ToBeDeletedByClusterAutoscaler",
+    "DeletionCandidateOfClusterAutoscaler", "karpenter.sh/disrupt",
+)  # fmt: skip
+"""How taints begin that come and go with a node's state."""
 TAINT_NOT_READY: Final = "node.kubernetes.io/not-ready"
 TAINT_UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 TAINT_MEMORY_PRESSURE: Final = "node.kubernetes.io/memory-pressure"
@@ -172,6 +197,25 @@ TAINT_OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 LAB_PROVISIONER: Final = "kgpu.dev/placeholder"
 LABEL_INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 LABEL_INSTANCE_TYPE_BETA: Final = "beta.kubernetes.io/instance-type"
+LABEL_REGION: Final = "topology.kubernetes.io/region"
+LABEL_ZONE: Final = "topology.kubernetes.io/zone"
+LABEL_HOSTNAME: Final = "kubernetes.io/hostname"
+# How clouds and autoscalers label what a node costs by, and which pool it is of
+LABEL_KARPENTER_CAPACITY_TYPE: Final = "karpenter.sh/capacity-type"
+LABEL_KARPENTER_NODE_POOL: Final = "karpenter.sh/nodepool"
+LABEL_EKS_CAPACITY_TYPE: Final = "eks.amazonaws.com/capacityType"
+LABEL_EKS_NODE_GROUP: Final = "eks.amazonaws.com/nodegroup"
+LABEL_GKE_SPOT: Final = "cloud.google.com/gke-spot"
+LABEL_GKE_NODE_POOL: Final = "cloud.google.com/gke-nodepool"
+LABEL_AKS_PRIORITY: Final = "kubernetes.azure.com/scalesetpriority"
+LABEL_AKS_NODE_POOL: Final = "kubernetes.azure.com/agentpool"
+# Which pool a node is of, whoever makes its nodes
+NODE_POOL_LABELS: Final = (LABEL_KARPENTER_NODE_POOL, LABEL_EKS_NODE_GROUP, LABEL_GKE_NODE_POOL, LABEL_AKS_NODE_POOL)
+# By which the cluster autoscaler knows a node whose GPUs are not there yet
+LABEL_AWS_ACCELERATOR: Final = "k8s.amazonaws.com/accelerator"
+LABEL_GCE_ACCELERATOR: Final = "cloud.google.com/gke-accelerator"
+LABEL_AZURE_ACCELERATOR: Final = "kubernetes.azure.com/accelerator"
+LABEL_CAPI_ACCELERATOR: Final = "cluster-api/accelerator"
 
 # The operator: its CRDs, the labels that say what a node has and which operands it runs
 GPU_OPERATOR_NAMESPACE: Final = "gpu-operator"
@@ -208,6 +252,18 @@ NFD_PCI_NVIDIA: Final = (
     "feature.node.kubernetes.io/pci-0302_10de.present",
     "feature.node.kubernetes.io/pci-0300_10de.present",
 )
+NFD_PCI_AMD: Final = (
+    "feature.node.kubernetes.io/pci-0300_1002.present",
+    "feature.node.kubernetes.io/pci-0302_1002.present",
+    "feature.node.kubernetes.io/pci-0380_1002.present",
+    "feature.node.kubernetes.io/pci-1200_1002.present",
+)
+NFD_PCI_GAUDI: Final = ("feature.node.kubernetes.io/pci-1200_1da3.present",)
+NFD_PCI_INTEL: Final = (
+    "feature.node.kubernetes.io/pci-0300_8086.present",
+    "feature.node.kubernetes.io/pci-0302_8086.present",
+    "feature.node.kubernetes.io/pci-0380_8086.present",
+)
 NFD_KERNEL_FULL: Final = "feature.node.kubernetes.io/kernel-version.full"
 NFD_OS_ID: Final = "feature.node.kubernetes.io/system-os_release.ID"
 NFD_OS_VERSION: Final = "feature.node.kubernetes.io/system-os_release.VERSION_ID"
@@ -215,6 +271,8 @@ NFD_OS_VERSION_MAJOR: Final = "feature.node.kubernetes.io/system-os_release.VERS
 NFD_OSTREE_VERSION: Final = "feature.node.kubernetes.io/system-os_release.OSTREE_VERSION"
 """On RHCOS: the release of the whole system, such as ``416.94.202409191851-0``."""
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"  # on EndpointSlices
+SLICE_MANAGER_LABEL: Final = "endpointslice.kubernetes.io/managed-by"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
 
@@ -226,8 +284,12 @@ ROLES_ANNOTATION: Final = "kgpu.dev/roles"  # on Nodes: how this node's agent's 
 AGENT_CONFIG_MAP: Final = "kgpu-agent"
 AGENT_CONFIG_KEY: Final = "agent.json"
 AGENT_DAEMON_SET: Final = "kgpu-agent"
+USAGE_DAEMON_SET: Final = "kgpu-gpu-usage"
+USAGE_DEPLOYMENT: Final = "kgpu-usage"  # what keeps the history of usage, where that is asked for
 FINDER_DAEMON_SET: Final = "kgpu-node-features"
 AGENT_NODE_LABEL: Final = "kgpu.dev/agent"  # on Nodes: the privileged agent belongs there; set by the operator alone
+LABEL_VENDOR: Final = "kgpu.dev/vendor"  # on Nodes whose accelerators are not NVIDIA's: whose they are; by the operator
+LABEL_DEVICE_CONFIG: Final = "kgpu.dev/device-config"  # on Nodes: which DeviceConfig serves it; by the operator
 AGENT_NODE_LEAVING: Final = "leaving"  # its value while the agent cleans up a node that has no work for it any more
 ALLOCATION_LABEL: Final = "kgpu.dev/allocation"  # on Nodes, by users: how their GPUs are handed out
 ALLOCATION_DEVICE_PLUGIN: Final = "device-plugin"
@@ -236,6 +298,7 @@ VALIDATOR_DAEMON_SET: Final = "nvidia-operator-validator"
 
 # kgpu's own image, which the chart asks for and `kgpu lab image` makes
 IMAGE_REPOSITORY: Final = "kgpu.dev/kgpu"
+IMAGE_PATTERN: Final = r"kgpu\.dev/kgpu([:@].*)?"  # that repository's images
 
 # What the operator puts on objects and pods
 LABEL_NODE_OS_VERSION: Final = "nvidia.com/node.os-version"
@@ -254,6 +317,7 @@ KUBELET_ROOT: Final = "/var/lib/kubelet"
 AGENT_HEALTH_PORT: Final = 8090
 NODE_STATUS_PORT: Final = 8000
 EXPORTER_PORT: Final = 9400
+USAGE_PORT: Final = 9410  # of what the agents, and the Deployment with the history, say of usage
 EXPORTER_SECOND_PORT: Final = 9401  # of the Service alone, which can't have one port under two names
 MPS_ROOT: Final = "/run/nvidia/mps"
 TAINT_CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
@@ -265,6 +329,7 @@ OPERATOR_LEASE: Final = "53822513.nvidia.com"
 OPERATOR_STATUS_MANAGER: Final = "kgpu-operator-status"
 ENV_FEATURE_RULES: Final = "KGPU_FEATURE_RULES"
 ENV_FEATURE_RULES_CONFIG: Final = "KGPU_FEATURE_RULES_CONFIG"
+ENV_FEATURES_CONFIG: Final = "KGPU_FEATURES_CONFIG"  # a worker's configuration itself (YAML), for nodes without a file
 OPERATOR_COMPONENT: Final = "kgpu-operator"  # source of its Events
 
 # Node feature discovery's list of the labels that it has set; an instance's name and a dot may come before it
@@ -281,6 +346,10 @@ LABEL_LIGHT: Final = "kgpu.dev/light"
 
 # The validator's role: the metrics' own port (the replaced program's), and "false" where nothing writes CDI specs
 ENV_METRICS_PORT: Final = "METRICS_PORT"
+ENV_CLAIMS_SHOWN: Final = "KUBERNETES_ENABLE_DRA"  # whether the exporter, and the role usage, resolve claims' devices
+ENV_USAGE: Final = "KGPU_USAGE"  # the operator's: whether agents count what GPUs are used for
+ENV_USAGE_LABELS: Final = "KGPU_USAGE_LABELS"  # the keys of pods' labels that are recorded, separated by commas
+ENV_CUDA_RECHECK: Final = "cuda.RECHECK_SECONDS"  # the validator's, after how long CUDA runs again on an idle device
 ENV_NO_DEVICE_LINKS: Final = "DISABLE_DEV_CHAR_SYMLINK_CREATION"  # "true": no links in /dev/char
 ENV_KGPU_TOOLKIT: Final = "KGPU_TOOLKIT"  # for the validator: "false" where nothing of kgpu's writes CDI specs
 
@@ -352,9 +421,14 @@ ENV_KERNEL_LOG: Final = "KGPU_KERNEL_LOG"  # another kernel log than the host's;
 ENV_HEALTH_CONFIG: Final = "KGPU_HEALTH_CONFIG"  # the configuration itself (YAML)
 ENV_HEALTH_CONFIG_FILE: Final = "KGPU_HEALTH_CONFIG_FILE"
 
-# Dynamic Resource Allocation: NVIDIA's driver of GPUs and MIG devices
+# Dynamic Resource Allocation: the vendors' drivers, and the versions of their opaque parameters
 DRA_GPU_DRIVER: Final = "gpu.nvidia.com"
+DRA_AMD_DRIVER: Final = "gpu.amd.com"
+DRA_GAUDI_DRIVER: Final = "gaudi.intel.com"
+DRA_DRIVERS: Final = frozenset({DRA_GPU_DRIVER, DRA_AMD_DRIVER, DRA_GAUDI_DRIVER})
+"""Those that kgpu has."""
 DRA_PARAMETERS: Final = "resource.nvidia.com/v1beta1"
+DRA_AMD_PARAMETERS: Final = "gpu.resource.amd.com/v1alpha1"
 CLAIM_PARAMETERS_POLICY: Final = "kgpu-claim-parameters"
 DRA_PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 DRA_PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
@@ -364,6 +438,10 @@ DRA_TAINT_XID: Final = "gpu.nvidia.com/xid"
 DRA_TAINT_LOST: Final = "gpu.nvidia.com/gpu-lost"
 DRA_TAINT_UNMONITORED: Final = "gpu.nvidia.com/unmonitored"
 DRA_TAINT_UNHEALTHY: Final = "kgpu.dev/gpu-unhealthy"
+DRA_AMD_TAINT_LOST: Final = "gpu.amd.com/gpu-lost"
+DRA_AMD_TAINT_UNMONITORED: Final = "gpu.amd.com/unmonitored"
+DRA_GAUDI_TAINT: Final = "gaudi.intel.com/unhealthy"  # with the value CriticalError
+DRA_GAUDI_TAINT_UNMONITORED: Final = "gaudi.intel.com/unmonitored"
 
 # The kubelet's links to the logs of running containers: pod_namespace_container-id.log
 CONTAINER_LOGS: Final = "/var/log/containers"
@@ -379,6 +457,14 @@ DOCTOR_API_VERSION: Final = "doctor.kgpu.dev/v1"
 HOST_FACTS_KEY: Final = "kgpu.dev/host-facts"  # begins the line of an agent's log that has its node's facts
 AMD_LABEL_PREFIX: Final = "amd.com/gpu."
 BETA_AMD_LABEL_PREFIX: Final = "beta.amd.com/gpu."
+AMD_LABELS: Final = (  # what AMD's labeller has a flag for: the label after the prefix, which is the flag, too
+    "firmware", "family", "driver-version", "driver-src-version", "device-id", "product-name", "vram", "simd-count",
+    "cu-count", "compute-memory-partition", "compute-partitioning-supported", "memory-partitioning-supported",
+)  # fmt: skip
+AMD_PROFILE_LABEL: Final = "dcm.amd.com/gpu-config-profile"  # by which AMD's device config manager parts GPUs
+AMD_PROFILE_STATE_LABEL: Final = "dcm.amd.com/gpu-config-profile-state"  # success or failure; kgpu: pending, too
+AMD_PROFILES_MAP: Final = "default-dcm-config"  # the ConfigMap with the replaced operator's profiles
+AMD_PARTITION_TAINT: Final = "amd-dcm"  # AMD's procedure sets it (up, NoExecute) while a node is parted
 LABEL_AMD_GPU_DEVICE_ID: Final = "amd.com/gpu.device-id"
 LABEL_AMD_GPU_FAMILY: Final = "amd.com/gpu.family"
 LABEL_AMD_GPU_PRODUCT_NAME: Final = "amd.com/gpu.product-name"
@@ -421,6 +507,8 @@ MIG_LAYOUTS_MAP: Final = "default-mig-parted-config"  # the ConfigMap with the r
 MIG_LAYOUTS_KEYS: Final = ("config.yaml", "config-default.yaml")  # keys of a ConfigMap of layouts: documents have both
 MIG_NODE_MAP: Final = "{node}-mig-config"  # the ConfigMap with the layouts that were generated for a node
 MIG_REQUEST_ANNOTATION: Final = "kgpu.dev/mig-request"  # on Nodes: the agent's wish (kgpu.formats.mig_request)
+PARTITION_REQUEST_ANNOTATION: Final = "kgpu.dev/partition-request"  # the same two for AMD's label of profiles
+PARTITION_REPORT_ANNOTATION: Final = "kgpu.dev/partition-report"
 MIG_OPERATION_ANNOTATION: Final = "kgpu.dev/mig-operation"  # on Nodes: the operator's word on it
 MIG_REPORT_ANNOTATION: Final = "kgpu.dev/mig-report"  # on Nodes: what has become of the label of MIG
 MIG_OPERATION_FIELD_MANAGER: Final = "kgpu-mig-operation"  # of the operator's word on a request
@@ -430,6 +518,7 @@ MIG_DEFAULT_ANNOTATION: Final = "kgpu.dev/mig-default"  # on Nodes: a default la
 ENV_MIG_OPERATIONS: Final = "KGPU_MIG_OPERATIONS"  # "true": changes of slices are asked of the operator
 CONFIG_FILE_PREFIX: Final = "config-map."  # files in an agent's folder with a key of a ConfigMap each
 MIG_FIELD_MANAGER: Final = "kgpu-mig"  # of request, report and state label
+AMD_PROFILE_FIELD_MANAGER: Final = "kgpu-partitions"  # the same of GPUs that are parted by modes
 NODE_ORDER_FIELD_MANAGER: Final = "kgpu-node-order"  # of the answer
 OPERATIONS_FIELD_MANAGER: Final = "kgpu-operations"
 APPROVAL_POLICY: Final = "kgpu-operation-approval"  # the chart's admission policy on who lets operations begin
@@ -442,3 +531,22 @@ ENV_OPERATIONS_CONFIG: Final = "KGPU_OPERATIONS_CONFIG"  # the budget (YAML)
 ENV_WEBHOOK_URL: Final = "KGPU_WEBHOOK_URL"  # where notifications go; a secret
 ENV_WEBHOOK_TOKEN: Final = "KGPU_WEBHOOK_TOKEN"  # noqa: S105 - a variable's name
 ENV_WEBHOOK_SECRET: Final = "KGPU_WEBHOOK_SECRET"  # noqa: S105 - the name of the Secret that has both
+
+# Idle GPUs: what people and kgpu write on workloads, pods and namespaces about reclaiming them
+ENV_CLUSTER_NAME: Final = "KGPU_CLUSTER_NAME"  # what messages call this cluster
+ENV_PRICES: Final = "KGPU_PRICES_CONFIG_MAP"  # the ConfigMap with the cluster's price list, in kgpu's namespace
+ENV_RECLAIM: Final = "KGPU_RECLAIM"  # "true": the process with the history of usage also follows GPUUsagePolicies
+RECLAIM_LABEL: Final = "kgpu.dev/reclaim"  # on Namespaces: enabled or never
+IDLE_POLICY: Final = "kgpu.dev/idle-policy"  # on workloads and Namespaces: never, notify or reclaim
+IDLE_AFTER: Final = "kgpu.dev/idle-after"  # a duration that is longer than the policy's
+KEEP_UNTIL: Final = "kgpu.dev/keep-until"  # RFC 3339: nothing is done before
+KEEP_BY: Final = "kgpu.dev/keep-by"  # who has said so, and why
+RECLAIM_AT: Final = "kgpu.dev/reclaim-at"  # RFC 3339: the deadline that a warning has set
+RECLAIM_EPISODE: Final = "kgpu.dev/reclaim-episode"  # since when it was idle when that warning was written
+ORIGINAL_REPLICAS: Final = "kgpu.dev/original-replicas"  # what it had, written before it is stopped
+RECLAIM_ACTION: Final = "kgpu.dev/reclaim-action"  # how it is stopped, by which it is resumed
+CHECKPOINT: Final = "kgpu.dev/checkpoint"  # "true": suspending it loses no work
+RECLAIM_FIELD_MANAGER: Final = "kgpu-reclaim"
+RECLAIM_COMPONENT: Final = "kgpu-reclaim"  # source of its Events
+RECLAIM_RECORD: Final = "kgpu-reclaim"  # the ConfigMap with what was told and done, in kgpu's namespace
+RECLAIM_RECORD_KEY: Final = "reclaim.json"

@@ -17,6 +17,7 @@ start their own program then, so that with flags alone, or nothing, it is the pr
 PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
     "nvidia-device-plugin": ("device-plugin", "run"),
     "gpu-feature-discovery": ("labels", "--daemon"),
+    "k8s-node-labeller": ("labels", "--daemon", "--sink", "node"),
     "config-manager": ("config-manager",),
     "mps-control-daemon": ("mps-control-daemon",),
     "gpu-operator": ("operator", "run"),
@@ -28,6 +29,8 @@ PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
     "driver-manager": ("driver-manager",),
     "manage-crds": ("crds",),
     "kubectl-gpu": (),
+    "kubectl-nfd": ("kubectl-nfd",),
+    "nfd": ("nfd",),
 }
 
 LINKS: Final = (*PROGRAMS, ENTRYPOINT)

@@ -101,6 +101,12 @@ class Setting:
         return (self.flag, *self.aliases)
 
     @property
+    def flag_names(self) -> str:
+        """The flag with its other long names, as nobody says which was typed: ``--driver-root (or --root)``."""
+        others = [name for name in self.aliases if name.startswith("--")]
+        return f"{self.flag} (or {', '.join(others)})" if self.flag and others else self.flag
+
+    @property
     def name(self) -> str:
         """What it is called where nobody has given it: its flag, else a variable, else the file's key."""
         return next(iter(self.places), self.attr)
@@ -133,7 +139,7 @@ def find(
     """Where a setting is given, None where nowhere. ``flags`` are by attribute; None and () are not given."""
     value = flags.get(row.attr)
     if value is not None and value != ():
-        return GivenValue(value, row.flag)
+        return GivenValue(value, row.flag_names)
     for name in row.envs:
         if name in env and (row.empty_counts or env[name].strip()):
             return GivenValue(env[name], name)

@@ -7,9 +7,9 @@ twice in different capitals become three-part errors with what was probably mean
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
@@ -18,6 +18,8 @@ from kgpu.formats.yaml import Document, Path
 Reader: TypeAlias = "Callable[[Problems, Path, Any], Any]"
 Table: TypeAlias = "Mapping[str, Reader | Table]"
 """A key's reader, or the table of the mapping below it."""
+_SHOWN: Final = 5
+_NAMED: Final = 30
 
 
 def spelled(path: Path) -> str:
@@ -73,6 +75,21 @@ class Problems:
         else:
             remedy = "remove it"
         self.add(path, f'unknown key "{key}"', f"one of {', '.join(allowed)}", remedy, is_unknown=True)
+
+    def raise_found(self) -> None:
+        """Raise ConfigError for the first problem, with the next few; nothing without any."""
+        found = self.found
+        if found:
+            more = f"; and {len(found) - _SHOWN} more problems" if len(found) > _SHOWN else ""
+            words = [found[0].what, *(problem.said for problem in found[1:_SHOWN])]
+            raise ConfigError("; ".join(words) + more, found[0].expected, found[0].remedy)
+
+
+def some_of(names: Iterable[str]) -> str:
+    """The first of a file's names, for people."""
+    listed = [f"{name:.60}" for name in names]
+    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+    return ", ".join(listed[:_NAMED]) + more or "none"
 
 
 def places(table: Table, key: str, above: str = "") -> Iterator[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from kgpu.base.advice import Severity
+from kgpu.base.printable import counted
 from kgpu.formats import gpu_remedies as remedies
 from kgpu.formats.xid.action import Action
 from kgpu.formats.xid.buckets import RECOVERY
@@ -131,7 +132,8 @@ def _ecc(memory: RememberedGpu, reading: HealthReading, config: HealthConfig) ->
         return None
     if reading.ecc_uncorrected == 0:
         return WELL
-    what = f"{reading.ecc_uncorrected} uncorrectable memory errors since the driver was loaded"
+    errors = counted(reading.ecc_uncorrected, "uncorrectable memory error")
+    what = f"{errors} since the driver was loaded"
     return _found((EvidenceSource.ECC, "uncorrected"), what, Action.RESET_GPU, remedies.RESET,
                   value=reading.ecc_uncorrected,
                   severity=Severity.ERROR)  # fmt: skip

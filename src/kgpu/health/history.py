@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -21,6 +20,7 @@ import msgspec
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import HostError
+from kgpu.base.sqlite_file import SqliteFile, is_broken
 from kgpu.base.typed import decode
 from kgpu.health.model import RememberedGpu
 from kgpu.health.node import HealthOrder, HistoryNote
@@ -30,9 +30,6 @@ RETENTION: Final = 90 * 86400.0
 MAX_NOTES: Final = 20_000
 MAX_ORDERS: Final = 100
 MAX_BYTES: Final = 32 << 20
-PAGE: Final = 4096
-BUSY_SECONDS: Final = 2.0
-BROKEN: Final = ".broken"
 BELL: Final = ".orders"
 """A file that grows by a byte with each order; the database file itself changes whenever it is read."""
 _SCHEMA: Final = """
@@ -65,7 +62,7 @@ class HealthHistory:
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, max_notes: int = MAX_NOTES) -> None:
         self.path = path
-        self._max_bytes = max_bytes
+        self._file = SqliteFile(path, _SCHEMA, max_bytes=max_bytes, remedy=_REMEDY)
         self._max_notes = max_notes
         self._cleaned = float("-inf")
         self._bell = path.with_name(path.name + BELL)
@@ -74,18 +71,18 @@ class HealthHistory:
         """Load what was saved, and return what there is to report about it. A broken file is set aside."""
         advice: list[Advice] = []
         try:
-            with self._open() as db:
+            with self._file.open() as db:
                 return self._remembered(db, advice), advice
         except sqlite3.DatabaseError as error:
-            if not _is_broken(error):
-                raise self._obstacle(error) from error
+            if not is_broken(error):
+                raise self._file.obstacle(error) from error
             advice.append(self._set_aside(error))
-        with self._translated(), self._open() as db:
+        with self._file.translated(), self._file.open() as db:
             return self._remembered(db, advice), advice
 
     def save(self, remembered: Remembered, notes: Sequence[HistoryNote] = (), done: Sequence[int] = ()) -> None:
         """Write everything in one transaction. ``done`` are the orders that have been carried out."""
-        with self._translated(), self._open() as db:
+        with self._file.translated(), self._file.open() as db:
             db.execute("BEGIN IMMEDIATE")
             db.executemany(
                 "INSERT INTO state VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
@@ -114,7 +111,7 @@ class HealthHistory:
             return []
         where = f"AND gpu IN ({','.join('?' * len(gpus))})" if gpus else ""
         query = f"SELECT at, gpu, kind, name, action, text FROM note WHERE at >= ? {where} ORDER BY id DESC LIMIT ?"  # noqa: S608 - question marks
-        with self._translated(), self._open() as db:
+        with self._file.translated(), self._file.open() as db:
             rows = db.execute(query, (since, *gpus, limit)).fetchall()
         return [
             HistoryNote(at=at, gpu=gpu, kind=kind, name=name, action=action, text=text)
@@ -123,7 +120,7 @@ class HealthHistory:
 
     def put(self, order: HealthOrder) -> None:
         """Add a person's order, for the process that keeps the memories."""
-        with self._translated(), self._open() as db:
+        with self._file.translated(), self._file.open() as db:
             db.execute("INSERT INTO orders (value) VALUES (?)", (msgspec.json.encode(order),))
         try:
             with open(self._bell, "ab") as bell:
@@ -140,7 +137,7 @@ class HealthHistory:
 
     def orders(self) -> list[tuple[int, HealthOrder]]:
         """Orders that are not carried out yet, oldest first."""
-        with self._translated(), self._open() as db:
+        with self._file.translated(), self._file.open() as db:
             rows = db.execute("SELECT id, value FROM orders ORDER BY id LIMIT ?", (MAX_ORDERS,)).fetchall()
         found = []
         for number, value in rows:
@@ -149,37 +146,6 @@ class HealthHistory:
         return found
 
     # --- the rest ---
-
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise HostError(
-                f"{self.path.parent} can't be made: {error.strerror or error}",
-                "a folder for what is remembered",
-                _REMEDY,
-            ) from error
-        db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")
-            db.execute(f"PRAGMA max_page_count = {self._max_bytes // PAGE}")
-            db.execute("PRAGMA journal_size_limit = 1048576")
-            db.executescript(_SCHEMA)
-            yield db
-        finally:
-            db.close()
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise self._obstacle(error) from error
-
-    def _obstacle(self, error: sqlite3.Error) -> HostError:
-        return HostError(f"{self.path} can't be used: {error}", "a file that may be written", _REMEDY)
 
     def _remembered(self, db: sqlite3.Connection, advice: list[Advice]) -> Remembered:
         state = dict(db.execute("SELECT key, value FROM state").fetchall())
@@ -198,13 +164,7 @@ class HealthHistory:
         )
 
     def _set_aside(self, error: sqlite3.Error) -> Advice:
-        aside = self.path.with_name(self.path.name + BROKEN)
-        with contextlib.suppress(OSError):
-            os.replace(self.path, aside)
-        for ending in ("-wal", "-shm"):
-            with contextlib.suppress(OSError):
-                self.path.with_name(self.path.name + ending).unlink()
-        return _lost(f"{self.path} is broken and was set aside as {aside.name}", str(error))
+        return _lost(self._file.set_aside(), str(error))
 
     def _clean(self, db: sqlite3.Connection) -> None:
         """Delete notes that are too old or too many, once in a while."""
@@ -241,13 +201,6 @@ def _write_note(db: sqlite3.Connection, note: HistoryNote) -> None:
     db.execute(
         "INSERT INTO note (at, gpu, kind, name, action, text) VALUES (?, ?, ?, ?, ?, ?)",
         (note.at, note.gpu, note.kind, note.name, note.action, note.text),
-    )
-
-
-def _is_broken(error: sqlite3.DatabaseError) -> bool:
-    """Whether the file itself is broken; else the disk, its permissions or another process are to blame."""
-    return getattr(error, "sqlite_errorcode", None) in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or (
-        isinstance(error, sqlite3.OperationalError) and "no such column" in str(error)
     )
 
 

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 from kgpu.base.symlinks import resolve_inside
-from kgpu.formats.cdi import CdiDeviceNode
+from kgpu.formats.cdi import CdiDeviceNode, CdiMount
 from kgpu.formats.simulated import state_file
+
+READ_ONLY: Final = ("ro", "nosuid", "nodev", "bind")
+"""How a file of the host's is mounted."""
 
 
 def read_some(path: Path, limit: int) -> bytes:
@@ -141,3 +146,11 @@ class DriverRoot:
         """
         host = self.dev.on_host(self.dev.resolve(path) or str(PurePosixPath(path)))
         return CdiDeviceNode(path=path, host_path="" if host == path else host)
+
+    def settings(self, paths: Iterable[str]) -> tuple[CdiMount, ...]:
+        """For a CDI spec, a mount of each of these files that is there, which containers can't write."""
+        return tuple(
+            CdiMount(host_path=self.files.on_host(path), container_path=path, options=READ_ONLY)
+            for path in paths
+            if self.files.is_file(path)
+        )

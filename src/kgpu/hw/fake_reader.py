@@ -17,6 +17,7 @@ from kgpu.base.errors import HwError
 from kgpu.formats.names import NVIDIA
 from kgpu.hw.port import (
     Accelerator,
+    Activity,
     EventKind,
     HardwareEvent,
     HardwareFinding,
@@ -51,6 +52,7 @@ class FakeReader:
         self._readings: dict[tuple[str, int | None, int | None], Reading] = {}
         self.set_readings(Reading(uuid=uuid, values=values) for uuid, values in (readings or {}).items())
         self._processes = tuple(processes)
+        self._activity: tuple[Activity, ...] = ()
         self._error: HwError | None = None
         self._subscriptions = Subscriptions()
         self._closed = False
@@ -88,6 +90,14 @@ class FakeReader:
         readable = {device.uuid for device in self._readable()}
         return tuple(process for process in self._processes if process.uuid in readable)
 
+    async def activity(self, keys: Collection[str]) -> tuple[Activity, ...]:
+        """What was set since the call before, of readable devices."""
+        del keys
+        self._check()
+        readable = {device.uuid for device in self._readable()}
+        found, self._activity = self._activity, ()
+        return tuple(one for one in found if one.uuid in readable)
+
     def events(self) -> Subscription:
         """Events from now on."""
         self._check_open()
@@ -108,6 +118,10 @@ class FakeReader:
     def set_processes(self, processes: Iterable[Process]) -> None:
         """Replace everything that runs."""
         self._processes = tuple(processes)
+
+    def set_activity(self, activity: Iterable[Activity]) -> None:
+        """Replace what the next call tells."""
+        self._activity = tuple(activity)
 
     def set_inventory(self, inventory: Inventory) -> None:
         """Replace everything, and announce it."""

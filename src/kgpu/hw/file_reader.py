@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from kgpu.base.errors import HwError
+from kgpu.base.errors import DriverFault, HwError
 from kgpu.formats.simulated import state_file
 from kgpu.hw import roots
 from kgpu.hw.lanes import HungError, Lane
 from kgpu.hw.port import (
     Accelerator,
+    Activity,
     EventKind,
     HardwareEvent,
     HardwareFinding,
@@ -152,6 +153,12 @@ class FileReader(abc.ABC, Generic[Scan, Facts]):
         found = dict.fromkeys((owners[path].index, owners[path].uuid, pid) for pid, path in rows)
         return tuple(Process(uuid=uuid, pid=pid) for _, uuid, pid in sorted(found))
 
+    async def activity(self, keys: Collection[str]) -> tuple[Activity, ...]:
+        """Nothing: files show what is now, and keep no record."""
+        del keys
+        self._check_open()
+        return ()
+
     def events(self) -> Subscription:
         """Events from now on; the driver is looked at once in ``poll`` seconds while anybody listens."""
         self._check_open()
@@ -180,7 +187,7 @@ class FileReader(abc.ABC, Generic[Scan, Facts]):
             what, expected = f"{self.looking} did not end in time", "an answer of the kernel"
             remedy = f"look at dmesg for {self.MODULES}; reboot the machine if it stays so"
             if self._scanned is None:
-                raise HwError(what, expected, remedy) from error
+                raise HwError(what, expected, remedy, fault=DriverFault.HUNG) from error
             return self._scanned, (
                 HardwareFinding(subject="", problem=Problem.HUNG, what=what, expected=expected, remedy=remedy),
             )

@@ -6,13 +6,14 @@ looked at. A driver that is there but broken still gives a reader, whose calls t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.suggest import did_you_mean
-from kgpu.hw.partitioning import GpuReset, Partitioner
+from kgpu.formats.names import NVIDIA
+from kgpu.hw.partitioning import GpuReset, ModeKernel, ModePartitioner, Partitioner
 from kgpu.hw.port import Reader
 from kgpu.hw.vendor import Vendor, vendor_names, vendor_of
 
@@ -48,23 +49,35 @@ def open_partitioner(*, driver_root: Path | None = None, reset: GpuReset) -> Par
     Raises NoHardwareError when there is no driver of GPUs that kgpu can cut.
     """
     root = driver_root or Path("/")
-    row = _found(root, vendor_names(), cuts=True)
+    row = _found(root, vendor_names(), lambda row: row.partitioner is not None)
     assert row.partitioner is not None, "others were left out"
     return row.partitioner(root, reset)
 
 
-def _found(root: Path, names: Sequence[str], *, cuts: bool = False) -> Vendor:
-    """The first vendor whose driver is there, of those whose GPUs kgpu can cut with ``cuts``; no other is imported."""
+def open_modes(*, driver_root: Path | None = None, kernel: ModeKernel) -> ModePartitioner:
+    """What sets the modes by which this node's GPUs are parted; ``kernel`` is how their driver is told.
+
+    Raises NoHardwareError when there is no driver of such GPUs.
+    """
+    root = driver_root or Path("/")
+    row = _found(root, vendor_names(), lambda row: row.modes is not None)
+    assert row.modes is not None, "others were left out"
+    return row.modes(root, kernel)
+
+
+def _found(root: Path, names: Sequence[str], counts: Callable[[Vendor], bool] = lambda _row: True) -> Vendor:
+    """The first vendor whose driver is there, of those that count; no other is imported."""
     missing: list[str] = []
     for row in map(vendor_of, names):
-        if cuts and row.partitioner is None:
+        if not counts(row):
             continue
         places = row.missing(root)
         if not places:
             return row
         missing += places
+    nvml = " (nvml init failed: ERROR_LIBRARY_NOT_FOUND)" if NVIDIA in names else ""
     raise NoHardwareError(
-        "no accelerator driver was found (nvml init failed: ERROR_LIBRARY_NOT_FOUND)",
+        f"no accelerator driver was found{nvml}",
         f"one of: {', '.join(missing)}",
         "install the driver, or point --driver-root at the folder where it is installed or mounted",
     )

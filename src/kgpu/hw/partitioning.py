@@ -1,12 +1,14 @@
-"""The port through which GPUs are cut into slices: read how each is cut, and take one step at a time.
+"""The ports through which GPUs are parted: read how each is, and take one step at a time.
 
-A GPU is named by its UUID, which stays when indexes shift. Numbers of profiles are NVML's enumerations, not the ids
-that ``nvidia-smi mig -lgip`` prints. Every call ends in time; what the driver refuses is a ``PartitionError``.
+There are two, as there are two ways: ``Partitioner`` makes slices (MIG), ``ModePartitioner`` sets the modes by which a
+driver parts whole GPUs (AMD). A GPU is named by its UUID, which stays when indexes shift. Numbers of profiles are
+NVML's enumerations, not the ids that ``nvidia-smi mig -lgip`` prints. Every call ends in time; what the driver refuses
+is a ``PartitionError``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -93,6 +95,57 @@ class Partitioner(Protocol):
 
     async def destroy(self, uuid: str, instance: int, compute: int | None = None) -> None:
         """Remove a compute instance, or without one the GPU instance, which has to be without any."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the driver."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeGpu:
+    """A GPU and by which modes it is parted, in the driver's spelling (``CPX``, ``NPS4``); "" for one that can't be.
+
+    ``computes`` and ``memories`` are the modes that it may have. ``problem`` is why it can't be read.
+    """
+
+    index: int
+    uuid: str
+    product: str = ""
+    compute: str = ""
+    memory: str = ""
+    computes: tuple[str, ...] = ()
+    memories: tuple[str, ...] = ()
+    problem: HwError | None = None
+
+
+class ModeKernel(Protocol):
+    """How the kernel is told. Both calls may block for good."""
+
+    def store(self, path: str, text: str) -> None:
+        """Write an attribute of the driver. Raises OSError as the kernel gives it: EBUSY while the GPU is in use,
+        EINVAL for a mode that it can't have.
+        """
+
+    def reload(self) -> None:
+        """Unload the driver, and load it again. Raises HostError or HwError."""
+
+
+class ModePartitioner(Protocol):
+    """What can be asked of a driver about modes. Every method raises HwError, PartitionError for a refused step."""
+
+    async def gpus(self) -> tuple[ModeGpu, ...]:
+        """Every GPU that the driver has, in the order of indexes."""
+        ...
+
+    async def set_compute(self, uuid: str, mode: str) -> None:
+        """Set the compute mode, at once. The GPU has to be unused."""
+        ...
+
+    async def set_memory(self, modes: Mapping[str, str]) -> None:
+        """Set the memory modes of GPUs, by UUID. They come with the driver's next start, so that it is loaded anew: no
+        GPU of the node may be in use, and each has the compute mode that goes with its memory mode afterwards.
+        """
         ...
 
     async def close(self) -> None:

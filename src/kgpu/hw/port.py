@@ -127,7 +127,8 @@ class Accelerator:
     ``pci_bus_id`` is ``0000:07:00.0`` (4-digit domain, lower case). ``pci_class`` is the 24-bit class, 0 when unknown.
     ``numa_node`` is None when unknown or negative. Memory is MiB. ``compute_capability`` is (major, minor).
     ``mode`` is how a vendor's driver parts it, e.g. ``spx_nps1`` or ``cpx_nps4``; "" where it can't be parted so.
-    ``compute_units``, ``simds`` and ``target`` (90402 for gfx942) are AMD's; 0 when unknown.
+    ``compute_units``, ``simds`` and ``target`` (90402 for gfx942) are AMD's; 0 when unknown. ``family`` is what AMD's
+    programs call GPUs of such targets, "" when unknown.
     ``module_id`` is a Gaudi's place on its baseboard.
     ``findings`` are about this device; a device with a LOST, HUNG or MISSING finding keeps its last known facts,
     but for ``recovery_action``, which is unknown then.
@@ -152,6 +153,7 @@ class Accelerator:
     compute_units: int = 0
     simds: int = 0
     target: int = 0
+    family: str = ""
     module_id: int | None = None
     partitions: tuple[Partition, ...] = ()
     fabric_cluster: str = ""  # cluster uuid of the NVLink fabric, "" when not attached or not completed
@@ -162,6 +164,11 @@ class Accelerator:
     coherent: bool = False  # reaches system memory through the CPU's page tables (NVML: addressing mode ATS)
     device_nodes: tuple[str, ...] = ()
     findings: tuple[HardwareFinding, ...] = ()
+
+    @property
+    def part_simds(self) -> int:
+        """The SIMDs of each of its partitions, 0 without any."""
+        return self.simds // len(self.partitions) if self.partitions else 0
 
     @property
     def usable(self) -> bool:
@@ -267,6 +274,24 @@ class Process:
     decoder_percent: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What an accelerator, or one of its GPU instances, has done since it was asked before, by the driver's own record.
+
+    ``values`` are averages by the keys of ``Reading``: performance counters (``gpm_...``) over all of the time, and
+    ``utilization_percent`` over the ``sampled_seconds`` for which the driver has kept samples, the largest of which is
+    ``peak_percent``. ``processes`` is what each process had of the multiprocessors, in percent, in its newest sample of
+    that time; one that is not there has done nothing. None: the driver does not measure it.
+    """
+
+    uuid: str
+    gpu_instance: int | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+    sampled_seconds: float = 0.0
+    peak_percent: float | None = None
+    processes: Mapping[int, float] | None = None
+
+
 class Reader(Protocol):
     """Reads one vendor's accelerators on this node. Safe to call from one asyncio loop; calls may overlap."""
 
@@ -288,6 +313,14 @@ class Reader(Protocol):
 
     async def processes(self) -> tuple[Process, ...]:
         """Who uses the readable accelerators now."""
+        ...
+
+    async def activity(self, keys: Collection[str]) -> tuple[Activity, ...]:
+        """What accelerators and GPU instances have done since the call before, where their driver keeps a record of it.
+
+        ``keys`` are the counters that are wanted. For one caller: what has passed is told once. The first call begins,
+        and has processes at most. Every ten seconds is often enough, as the driver's record goes back about 15.
+        """
         ...
 
     def events(self) -> AsyncIterator[HardwareEvent]:

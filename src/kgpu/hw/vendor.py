@@ -12,6 +12,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +20,7 @@ from typing import Protocol
 import kgpu.hw
 from kgpu.formats.names import NVIDIA
 from kgpu.formats.plugin_config import SharingKind
-from kgpu.hw.partitioning import GpuReset, Partitioner
+from kgpu.hw.partitioning import GpuReset, ModeKernel, ModePartitioner, Partitioner
 from kgpu.hw.port import Reader
 
 FIRST = (NVIDIA,)
@@ -68,12 +69,18 @@ class Vendor:
     container's devices, "" where nothing reads one; where ``environment`` is given, it makes that variable and more.
     ``cdi_vendor`` is the first half of the CDI kinds that the device
     plugin answers with. ``control_nodes`` are device nodes that every container with a device needs. ``left_out`` are
-    models of boards that drive a monitor and compute nothing. ``pci_id`` is hex without 0x. ``driver_root`` is where a
+    models of boards that drive a monitor and compute nothing. ``pci_id`` is hex without 0x, ``pci_labels`` are the Node
+    labels of which a node with such a board has one, by class and vendor. ``resources`` are patterns of all resource
+    names that count its devices, () for ``resource`` alone. ``driver_root`` is where a
     driver container mounts its tree. ``sharing`` is what its devices can do. ``cdi_specs``: kgpu can write CDI specs
     for them. ``nodes_suffice``: a container needs device nodes and no file of the driver, so that the kubelet's answer
-    alone gives it all, and a CDI spec has nothing else. ``missing(root)`` is empty when the driver is under ``root``,
+    alone gives it all, and a CDI spec has nothing else but ``host_files``: settings of the host, below the driver root,
+    that its containers may read where they are there. ``missing(root)`` is empty when the driver is under ``root``,
     else the places looked at; ``open(root, deadline, poll)`` is its reader, with seconds per call and between looks.
-    ``partitioner(root, reset)`` cuts its devices into slices; None if kgpu can't.
+    ``partitioner(root, reset)`` cuts its devices into slices, ``modes(root, kernel)`` parts them by modes; None if kgpu
+    can't. ``computes``: kgpu has a program that
+    computes on them, so that the validator proves more than that the driver answers. ``health_socket`` is where the
+    vendor's own exporter tells how well they are (``kgpu.kubelet.amd_health``), "" where there is no such.
     """
 
     name: str
@@ -87,15 +94,25 @@ class Vendor:
     control_nodes: tuple[str, ...] = ()
     left_out: frozenset[str] = frozenset()
     pci_id: str
+    pci_labels: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
     driver_root: str
     sharing: frozenset[SharingKind] = frozenset()
     cdi_specs: bool = False
     nodes_suffice: bool = False
+    host_files: tuple[str, ...] = ()
     cutting: Cutting = Cutting.BY_STRATEGY
     pairing: Pairing = Pairing.LANES
     missing: Callable[[Path], list[str]]
     open: Callable[[Path, float, float], Reader]
     partitioner: Callable[[Path, GpuReset], Partitioner] | None = None
+    health_socket: str = ""
+    computes: bool = False
+    modes: Callable[[Path, ModeKernel], ModePartitioner] | None = None
+
+    def counts(self, resource: str) -> bool:
+        """Whether an extended resource counts its devices."""
+        return any(fnmatchcase(resource, pattern) for pattern in self.resources or (self.resource,))
 
 
 @functools.cache

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 DEADLINE: Final = 10.0  # seconds for one request
 WATCH_SECONDS: Final = 290  # after which the server is asked to end a watch, so that a dead connection is noticed
-PAGE: Final = 500  # objects per page of a list
 _APPLY: Final = "application/apply-patch+yaml"
 _BRIEF: Final = f"{protobuf_answer.CONTENT_TYPE},application/json"
 _METADATA: Final = "application/json;as={};g=meta.k8s.io;v=v1,application/json"
@@ -82,7 +81,7 @@ class Client:
         self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING,
         project: Project | None = None,
     ) -> Listing:  # fmt: skip
-        query = {"limit": str(PAGE), **_query(selector)}
+        query = {"limit": str(resource.page), **_query(selector)}
         accept = _METADATA.format("PartialObjectMetadataList") if resource.metadata_only else "application/json"
         items: list[Object] = []
         # Items of a list come without the fields that say what they are, or say that they are metadata.
@@ -159,6 +158,11 @@ class Client:
         path = _path(resource, str(metadata.get("namespace") or ""), name, subresource)
         return await self._call("POST", path, {}, {**obj, **what}, "application/json")
 
+    async def try_create(self, resource: Resource, obj: Object) -> Object:
+        path = _path(resource, str((obj.get("metadata") or {}).get("namespace") or ""))
+        body = {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
+        return await self._call("POST", path, {"dryRun": "All"}, body, "application/json")
+
     async def delete(
         self, resource: Resource, name: str, *, namespace: str = "", grace: int | None = None, uid: str = "",
         propagation: str = "",
@@ -199,10 +203,11 @@ class Client:
         return resources
 
     async def pod_page(
-        self, namespace: str, pod: str, port: int, path: str, *, scheme: str = "http", limit: int = 8 << 20
-    ) -> str:
+        self, namespace: str, pod: str, port: int, path: str, *, scheme: str = "http", limit: int = 8 << 20,
+        query: dict[str, str] | None = None,
+    ) -> str:  # fmt: skip
         target = f"{_path(PODS, namespace, f'{scheme}:{pod}:{port}', 'proxy')}{path}"
-        return (await self._read(target, {}, accept="text/plain", limit=limit)).text
+        return (await self._read(target, query or {}, accept="text/plain", limit=limit)).text
 
     async def pod_log(self, namespace: str, pod: str, query: dict[str, str], *, limit: int = 8 << 20) -> bytes:
         """What ``pods/log`` answers to that query, of at most ``limit`` bytes; the right is ``get`` of it.

@@ -1,9 +1,9 @@
-"""Advice as Kubernetes Events about objects without a namespace; the same one again counts up the Event there is.
+"""Advice as Kubernetes Events about objects; the same one again counts up the Event there is.
 
 The Event's name follows from what it says, so that the count goes on over restarts and over two agents on one node.
-Events are in ``default``, where the API server wants them for such objects; about a Node they have its name as uid, as
-the kubelet writes them, so that ``kubectl describe node`` shows them. What is worth an Event, and how many, is the
-caller's decision.
+Events are in the object's namespace, and in ``default`` about objects without one, as the API server wants them. About
+a Node they have its name as uid, as the kubelet writes them, so that ``kubectl describe node`` shows them. What is
+worth an Event, and how many, is the caller's decision.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ATTEMPTS: Final = 3
 
 
 class ClusterEvents:
-    """Writes Events about objects without a namespace, in the name of one component; ``host`` is where it runs."""
+    """Writes Events in the name of one component; ``host`` is where it runs."""
 
     def __init__(self, api: KubeApi, *, component: str, host: str = "", now: Callable[[], float] = time.time) -> None:
         self._api = api
@@ -39,7 +39,7 @@ class ClusterEvents:
     async def publish(self, advice: Advice, about: Object) -> None:
         """Write the Event, or count up the one that says the same. Raises KubeError.
 
-        ``about`` has apiVersion, kind, name and uid of an object without a namespace.
+        ``about`` has apiVersion, kind, name, uid, and the namespace of an object that has one.
         """
         stamp = stamp_of(self._now())
         event = self.event(advice, about, stamp)
@@ -52,7 +52,7 @@ class ClusterEvents:
                     raise
             else:
                 return
-            known = await self._known(name)
+            known = await self._known(name, event["metadata"]["namespace"])
             if known is None:
                 continue  # it expired between the two calls
             change = {
@@ -61,21 +61,21 @@ class ClusterEvents:
                 "lastTimestamp": stamp,
             }
             try:
-                await self._api.patch(EVENTS, name, change, namespace=NAMESPACE)
+                await self._api.patch(EVENTS, name, change, namespace=event["metadata"]["namespace"])
             except KubeRefusedError as refused:
                 if refused.code not in (404, 409) or attempt == _ATTEMPTS:
                     raise
             else:
                 return
 
-    async def _known(self, name: str) -> Object | None:
+    async def _known(self, name: str, namespace: str) -> Object | None:
         """The Event of that name, None if there is none. Raises KubeError.
 
         It is the answer to a patch that changes nothing. An admission policy can refuse a patch of another node's
         Event; it can't refuse a read, and the right to read one Event is the right to read all of the namespace.
         """
         try:
-            return await self._api.patch(EVENTS, name, {}, namespace=NAMESPACE)
+            return await self._api.patch(EVENTS, name, {}, namespace=namespace)
         except KubeRefusedError as refused:
             if refused.code != 404:
                 raise
@@ -89,7 +89,10 @@ class ClusterEvents:
         identity = json.dumps([self._component, kind, advice.reason, message])
         digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
         return {
-            "metadata": {"name": f"{about['name'][: _MAX_NAME - 17]}.{digest}", "namespace": NAMESPACE},
+            "metadata": {
+                "name": f"{about['name'][: _MAX_NAME - 17]}.{digest}",
+                "namespace": about.get("namespace") or NAMESPACE,
+            },
             "involvedObject": about,
             "type": kind,
             "reason": advice.reason[:_MAX_REASON],

@@ -261,6 +261,12 @@ class FakeApi:
             body["metadata"]["name"] = f"{prefix}{next(self._names):05d}"
         return self._write(resource, FakeObject(body), Change.ADDED)
 
+    async def try_create(self, resource: Resource, obj: Object) -> Object:
+        await self._enter("create", resource, name_of(obj))
+        if _key(resource, namespace_of(obj), name_of(obj)) in self._objects:
+            raise _refused("create", resource, 409, "AlreadyExists", f'"{name_of(obj)}" already exists')
+        return {**_copied(obj), "apiVersion": resource.api_version, "kind": resource.kind}
+
     async def _create_sub(self, resource: Resource, obj: Object, subresource: str) -> Object:
         stored = self._objects.get(_key(resource, namespace_of(obj), name_of(obj)))
         if stored is None:
@@ -320,9 +326,10 @@ class FakeApi:
         return ServedResources(self.version, tuple(kind for kind in known if kind not in self.unserved))
 
     async def pod_page(
-        self, namespace: str, pod: str, port: int, path: str, *, scheme: str = "http", limit: int = 8 << 20
-    ) -> str:
-        del port, path, scheme, limit
+        self, namespace: str, pod: str, port: int, path: str, *, scheme: str = "http", limit: int = 8 << 20,
+        query: dict[str, str] | None = None,
+    ) -> str:  # fmt: skip
+        del port, path, scheme, limit, query
         await self._enter("proxy", PODS, pod)
         if (namespace, pod) not in self.pages:
             raise _refused("proxy", PODS, 503, "ServiceUnavailable", "error trying to reach service")

@@ -105,6 +105,7 @@ class Informer(ObjectCopy):
         self._on_change = on_change or (lambda _change, _obj: None)
         self._on_state = on_state or (lambda: None)
         self._version = ""
+        self._anew = False
         self._learned: dict[Key, float] = {}
         """When objects were learned, by the clock."""
         self.synced = asyncio.Event()
@@ -125,6 +126,11 @@ class Informer(ObjectCopy):
         self._on_change(Change.ADDED if known is None else Change.MODIFIED, obj)
         if known is None or not same(known, obj):
             self._changes.notify()
+
+    def forget(self) -> None:
+        """Let the next ``run`` read everything anew, because ``project`` keeps something else by then."""
+        self._version = ""
+        self._anew = True
 
     async def run(self) -> None:
         """Follow until cancelled. API errors never end it."""
@@ -148,16 +154,20 @@ class Informer(ObjectCopy):
         )
         objects = {_key(item): item for item in listing.items}
         objects |= self._learned_since(listing.resource_version)
-        unchanged = self.synced.is_set() and {key: version_of(obj) for key, obj in objects.items()} == {
-            key: version_of(obj) for key, obj in self._objects.items()
-        }
+        unchanged = (
+            self.synced.is_set()
+            and not self._anew
+            and {key: version_of(obj) for key, obj in objects.items()}
+            == {key: version_of(obj) for key, obj in self._objects.items()}
+        )
         before, self._objects = self._objects, objects
         self._version = listing.resource_version
         for key in before.keys() - objects.keys():
             self._on_change(Change.DELETED, before[key])
         for key, obj in objects.items():
-            if key not in before or version_of(before[key]) != version_of(obj):
+            if key not in before or self._anew or version_of(before[key]) != version_of(obj):
                 self._on_change(Change.MODIFIED if key in before else Change.ADDED, obj)
+        self._anew = False
         self.synced.set()
         self._recovered()
         if not unchanged:

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.formats.names import KGPU_DOMAIN, NFD_DOMAIN, NVIDIA_DOMAIN
+from kgpu.formats.names import AMD_DOMAIN, KGPU_DOMAIN, NFD_DOMAIN, NVIDIA_DOMAIN
 from kgpu.kube.port import CONFIG_MAPS, LEASES, NODE_FEATURES, NODES, PODS, Object, Resource
 
 NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 SERVICES: Final = Resource("", "v1", "services", "Service")
+ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
 REPLICA_SETS: Final = Resource("apps", "v1", "replicasets", "ReplicaSet")
+STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet")
+JOBS: Final = Resource("batch", "v1", "jobs", "Job")
+DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+SECRETS: Final = Resource("", "v1", "secrets", "Secret")
 ROLES: Final = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 CLUSTER_ROLES: Final = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)
@@ -32,6 +37,9 @@ PROMETHEUS_RULES: Final = Resource("monitoring.coreos.com", "v1", "prometheusrul
 SUBJECT_ACCESS_REVIEWS: Final = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
 )
+SELF_SUBJECT_ACCESS_REVIEWS: Final = Resource(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+)
 # OpenShift's: what the cluster is, how it reaches the internet, images by release, which pods it admits.
 CLUSTER_VERSIONS: Final = Resource("config.openshift.io", "v1", "clusterversions", "ClusterVersion", namespaced=False)
 PROXIES: Final = Resource("config.openshift.io", "v1", "proxies", "Proxy", namespaced=False)
@@ -41,8 +49,12 @@ SECURITY_CONTEXT_CONSTRAINTS: Final = Resource(
 )
 CLUSTER_POLICIES: Final = Resource(NVIDIA_DOMAIN, "v1", "clusterpolicies", "ClusterPolicy", namespaced=False)
 NVIDIA_DRIVERS: Final = Resource(NVIDIA_DOMAIN, "v1alpha1", "nvidiadrivers", "NVIDIADriver", namespaced=False)
+DEVICE_CONFIGS: Final = Resource(AMD_DOMAIN, "v1alpha1", "deviceconfigs", "DeviceConfig")
 NODE_OPERATIONS: Final = Resource(KGPU_DOMAIN, "v1alpha1", "nodeoperations", "NodeOperation", namespaced=False)
+GPU_USAGE_POLICIES: Final = Resource(KGPU_DOMAIN, "v1alpha1", "gpuusagepolicies", "GPUUsagePolicy", namespaced=False)
+GPU_USAGE_OVERRIDES: Final = Resource(KGPU_DOMAIN, "v1alpha1", "gpuusageoverrides", "GPUUsageOverride")
 NODE_FEATURE_RULES: Final = Resource(NFD_DOMAIN, "v1alpha1", "nodefeaturerules", "NodeFeatureRule", namespaced=False)
+NODE_FEATURE_GROUPS: Final = Resource(NFD_DOMAIN, "v1alpha1", "nodefeaturegroups", "NodeFeatureGroup")
 
 RESOURCE_SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 
@@ -68,6 +80,9 @@ _BY_KIND: Final = {
         CLUSTER_POLICIES,
         NVIDIA_DRIVERS,
         NODE_OPERATIONS,
+        GPU_USAGE_POLICIES,
+        GPU_USAGE_OVERRIDES,
+        DEVICE_CONFIGS,
     )
 }
 

@@ -30,7 +30,8 @@ class Resource:
     """A kind of object and where the API server has it; ``group`` is "" for the core group.
 
     ``metadata_only``: lists and watches are asked for the objects' metadata alone, and ``apply`` for the object's name
-    and version alone, which the server honours where it can; it is the same kind all the same.
+    and version alone, which the server honours where it can; it is the same kind all the same. ``page``: how many
+    objects of a list are asked for at a time, fewer of a kind whose objects are large, as a page is in memory whole.
     """
 
     group: str
@@ -39,6 +40,7 @@ class Resource:
     kind: str
     namespaced: bool = True
     metadata_only: bool = field(default=False, compare=False)
+    page: int = field(default=500, compare=False)
 
     @property
     def api_version(self) -> str:
@@ -51,7 +53,7 @@ PODS: Final = Resource("", "v1", "pods", "Pod")
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
 EVENTS: Final = Resource("", "v1", "events", "Event")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
-NODE_FEATURES: Final = Resource(NFD_DOMAIN, "v1alpha1", "nodefeatures", "NodeFeature")
+NODE_FEATURES: Final = Resource(NFD_DOMAIN, "v1alpha1", "nodefeatures", "NodeFeature", page=20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +226,9 @@ class PodPages(Protocol):
     """Reads what pods serve, through the API server; the clients of ``KubeApi`` are this too."""
 
     async def pod_page(
-        self, namespace: str, pod: str, port: int, path: str, *, scheme: str = "http", limit: int = 8 << 20
-    ) -> str:
+        self, namespace: str, pod: str, port: int, path: str, *, scheme: str = "http", limit: int = 8 << 20,
+        query: dict[str, str] | None = None,
+    ) -> str:  # fmt: skip
         """The page under ``path`` of the pod's port, of at most ``limit`` bytes; the right is ``get`` of
         ``pods/proxy``. Raises KubeRefusedError, also with what the pod itself refused, or KubeUnreachableError.
         """
@@ -240,6 +243,16 @@ def name_of(obj: Object) -> str:
 def namespace_of(obj: Object) -> str:
     """``metadata.namespace``, "" for objects without."""
     return str((obj.get("metadata") or {}).get("namespace") or "")
+
+
+def labels_of(obj: Object) -> dict[str, str]:
+    """``metadata.labels``; none for an object without."""
+    return (obj.get("metadata") or {}).get("labels") or {}
+
+
+def annotations_of(obj: Object) -> dict[str, str]:
+    """``metadata.annotations``; none for an object without."""
+    return (obj.get("metadata") or {}).get("annotations") or {}
 
 
 def version_of(obj: Object) -> str:

@@ -23,6 +23,7 @@ import grpclib.client
 import grpclib.const
 import grpclib.exceptions
 import grpclib.server
+from google.protobuf.message import DecodeError
 from grpclib.const import Cardinality, Status
 
 from kgpu.base.errors import KubeletError, UserError
@@ -286,6 +287,8 @@ class RpcClient:
             ) from problem
         except _LINE_TROUBLE as problem:
             raise self._failed(method, str(problem) or type(problem).__name__) from problem
+        except DecodeError as problem:
+            raise self._failed(method, "the answer is no such message") from problem
         except AttributeError as problem:
             # grpclib's, for a line that was lost between connecting and the first use of it.
             if problem.name != "_transport":

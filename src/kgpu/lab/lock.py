@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -72,7 +73,7 @@ def _try(folder: Path) -> int | None:
                 folder.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             except (FileNotFoundError, FileExistsError):
-                if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+                if _is_something_else(folder):
                     raise
                 continue  # the folder went in this moment
             try:
@@ -90,6 +91,14 @@ def _try(folder: Path) -> int | None:
             "a folder that can be written",
             "check its owner, or choose another with --dir",
         ) from error
+
+
+def _is_something_else(folder: Path) -> bool:
+    """Whether what is there is no folder; by one look, as the folder may come and go between two."""
+    try:
+        return not stat.S_ISDIR(folder.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -57,8 +57,8 @@ class Lab(Protocol):
         """Run kubectl against it; the caller looks at the exit status."""
         ...
 
-    def backend(self, name: str = "") -> LocalBackend:
-        """The lab as a place to play scenarios on."""
+    def backend(self, name: str = "", *, vendor: str = "") -> LocalBackend:
+        """The lab as a place to play scenarios on, on a node with accelerators of ``vendor`` ("": of any)."""
         ...
 
     def hardware(self) -> tuple[NodeHardware, ...]:

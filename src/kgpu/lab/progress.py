@@ -60,8 +60,9 @@ class PlainProgress:
         ticker.start()
         try:
             yield
-        except BaseException:
-            self.note(f"  failed after {time.monotonic() - begun:.0f} s: {title}")
+        except BaseException as error:
+            what = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            self.note(f"  {what} after {time.monotonic() - begun:.0f} s: {title}")
             raise
         finally:
             stop.set()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kgpu.formats.names import ENV_DRIVER_CAPABILITIES, ENV_VISIBLE_DEVICES
+from kgpu.formats.names import ENV_DRIVER_CAPABILITIES, ENV_SIMULATED_LOAD, ENV_VISIBLE_DEVICES
 
 SCRIPTS: Final = Path(__file__).parent / "sample_files"
 _PATH: Final = "/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -23,6 +23,7 @@ _CUDA_ENV: Final = {
     ENV_DRIVER_CAPABILITIES: "compute,utility",
 }
 _PLAIN_ENV: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+_LOAD: Final = {"/usr/local/bin/gpu-load": "artifact:gpu-load"}
 _VECTORADD: Final = {
     "/cuda-samples/vectorAdd": "artifact:vectoradd",
     "/cuda-samples/vectoradd": "artifact:vectoradd",
@@ -90,25 +91,40 @@ SAMPLES: Final = (
         pattern=r"(.*/)?(nvidia/cuda|cuda)[:@].*",
         env=_CUDA_ENV,
         command=("/bin/bash",),
-        files=_VECTORADD,
+        files={**_VECTORADD, **_LOAD},
+    ),
+    SampleImage(
+        name="notebook",
+        pattern=r"(?:.*/)?(?:[^/:@]*(?:notebook|jupyter|jupyterlab)|jupyter-[^/:@]*|k8s-singleuser-sample)(?:[:@].*)?",
+        env={**_CUDA_ENV, ENV_SIMULATED_LOAD: "notebook"},
+        command=("start-notebook.sh",),
+        workdir="/home/jovyan",
+        files={
+            **{
+                f"/usr/local/bin/{name}": "script:notebook"
+                for name in ("start-notebook.sh", "start-notebook.py", "start-singleuser.sh", "jupyter", "jupyter-lab")
+            },
+            **_LOAD,
+        },
     ),
     SampleImage(
         name="pytorch",
         pattern=r".*pytorch.*",
-        env=_CUDA_ENV,
+        env={**_CUDA_ENV, ENV_SIMULATED_LOAD: "train"},
         command=("/bin/bash",),
         workdir="/workspace",
-        files={"/usr/local/bin/torchrun": "script:torchrun"},
+        files={"/usr/local/bin/torchrun": "script:torchrun", **_LOAD},
     ),
     SampleImage(
         name="tritonserver",
         pattern=r".*tritonserver.*",
-        env=_CUDA_ENV,
+        env={**_CUDA_ENV, ENV_SIMULATED_LOAD: "inference"},
         command=("tritonserver",),
         workdir="/opt/tritonserver",
         files={
             "/opt/tritonserver/bin/tritonserver": "script:tritonserver",
             "/usr/local/bin/tritonserver": "script:tritonserver",
+            **_LOAD,
         },
         serves=(8000,),
     ),

@@ -18,7 +18,7 @@ from typing import Final
 
 from kgpu import __version__
 from kgpu.base.clock import Clock, SystemClock
-from kgpu.base.http import Address, Page, Response, StatusServer, local_only
+from kgpu.base.http import Address, Page, Response, Routes, StatusServer, local_only
 from kgpu.base.service import end, first_end
 from kgpu.formats import names
 from kgpu.formats.names import METRICS_TYPE
@@ -38,11 +38,14 @@ class Options:
     """The process's options. An address is None to serve nothing; ``lease_namespace`` is the namespace of the Lease."""
 
     lease_namespace: str
+    lease_name: str = names.OPERATOR_LEASE
     elect: bool = True
     lease_times: LeaseTimes = field(default_factory=LeaseTimes)
     identity: str = ""
     metrics: Address | None = None
     health: Address | None = None
+    pages: Routes = field(default_factory=dict)
+    """What is served beside ``/metrics``."""
 
 
 class ManagerProcess:
@@ -61,7 +64,7 @@ class ManagerProcess:
         self.lead = Lead(
             api,
             namespace=options.lease_namespace,
-            name=names.OPERATOR_LEASE,
+            name=options.lease_name,
             identity=options.identity or f"kgpu-operator_{uuid.uuid4()}",
             times=options.lease_times,
             clock=clock,  # None for its own
@@ -140,7 +143,7 @@ class ManagerProcess:
             "/statusz": local_only(self._statusz),
         }
         pages: tuple[tuple[str, Address | None, dict[str, Page]], ...] = (
-            ("metrics", self.options.metrics, {"/metrics": self._metrics}),
+            ("metrics", self.options.metrics, {"/metrics": self._metrics, **self.options.pages}),
             ("health", self.options.health, health),
         )
         servers = []

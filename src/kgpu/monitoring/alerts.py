@@ -33,6 +33,9 @@ _LOOK: Final = "`kgpu health` on the node says what was found and what to do; `k
 # With MIG on the driver gives no utilisation; the engines' activity says the same.
 USE: Final = f'(DCGM_FI_DEV_GPU_UTIL{{{ONCE}}} or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{ONCE},GPU_I_ID!=""}})'
 MEMORY: Final = f"DCGM_FI_DEV_FB_USED{{{ONCE}}} / (DCGM_FI_DEV_FB_USED{{{ONCE}}} + DCGM_FI_DEV_FB_FREE{{{ONCE}}})"
+WASTED_RATE: Final = "rate(kgpu_wasted_gpu_hours_total{}[1h]) * 3600"
+"""GPUs, on average of the last hour; to be filled with matchers in braces, or nothing."""
+_HELD_IDLE: Final = '{reason=~"held-.+|hung"}'
 _CAPACITY: Final = 'kube_node_status_capacity{resource=~"(nvidia|amd)_com_.+|habana_ai_.+"}'
 _OFF_THE_BUS: Final = (
     "Drain the node (kubectl drain --ignore-daemonsets --delete-emptydir-data), reboot it, and look whether the GPU is "
@@ -83,6 +86,9 @@ OF_GPUS: Final = _alerts(
          f"All GPUs of node {_NODE} have been idle for {{for}}", "Drain the node and give it back"),
     ("GPUNodeUnderutilized", f"avg by (node, hostname) ({USE}) < {{threshold}}", 30, "30m", "info",
          f"GPUs of node {_NODE} are {{{{ $value | humanize }}}} % busy on average", "Pack the work on fewer nodes"),
+    ("GPUHoursWasted", f"sum by (namespace) ({WASTED_RATE.format(_HELD_IDLE)}) > {{threshold}}", 0.9, "2h", "info",
+         "Namespace {{ $labels.namespace }} holds {{ $value | humanize }} GPUs that it has not used for hours",
+         "`kgpu idle -n {{ $labels.namespace }}` says which, since when, at what cost; a GPUUsagePolicy tells people"),
     ("GPUXidError", _xids(f'!~"{_HARMLESS}"'), None, "1m", "critical", f"{_GPU} had Xid {{{{ $labels.xid }}}}",
          "`kgpu xid {{ $labels.xid }}` says what it means and what to do"),
     ("GPUXidOfProgram", _xids(f'=~"{_HARMLESS}"'), None, "1m", "info",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.monitoring.alerts import ONCE
+from kgpu.monitoring.alerts import ONCE, WASTED_RATE
 from kgpu.monitoring.grafana import Board, BoardVariable, Panel, PanelRow, PanelType
 
 _N: Final = 'node=~"$node"'
@@ -35,6 +35,7 @@ _FAILED: Final = f"max by (operation) (kgpu_node_operation_failed_timestamp_seco
 _HOLDING: Final = f"max by (node, operation, type) (kgpu_node_operation_held_seconds{{{_N}}})"
 _INSTANCE: Final = "{{node}} GPU {{gpu}} {{GPU_I_PROFILE}} {{GPU_I_ID}}"
 _GPU: Final = "GPU {{gpu}}"
+_HELD_IDLE: Final = '{namespace=~"$namespace",reason=~"held-.+|hung"}'
 _SHARED: Final = f'DCGM_FI_DEV_GPU_UTIL{{{_HELD}}} or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{_HELD},GPU_I_ID!=""}}'
 
 OVERVIEW: Final = Board(
@@ -76,6 +77,14 @@ OVERVIEW: Final = Board(
             Panel("Memory per pod", PanelType.BARS, (
                 (f"sum by (namespace, pod) (max by (namespace, pod, {_BY_GPU}) (DCGM_FI_DEV_FB_USED{{{_HELD}}}))",
                  "{{namespace}}/{{pod}}"),), "mbytes"),
+        )),
+        PanelRow(8, (
+            Panel("GPUs held and not used", PanelType.LINES, (
+                (f"sum by (namespace) ({WASTED_RATE.format(_HELD_IDLE)})", "{{namespace}}"),)),
+            Panel("GPUs wasted, by why", PanelType.LINES, (
+                (f"sum by (reason) ({WASTED_RATE.format('')})", "{{reason}}"),)),
+            Panel("What waste costs an hour", PanelType.LINES, (
+                ("sum by (currency, reason) (rate(kgpu_wasted_cost_total[1h])) * 3600", "{{reason}} {{currency}}"),)),
         )),
         PanelRow(8, (
             Panel("Devices that hardly do anything", PanelType.TABLE, ((f"sort({_USE} < 100)", ""),), "percent"),

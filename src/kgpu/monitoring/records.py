@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.monitoring.alerts import MEMORY, ONCE, USE
+from kgpu.monitoring.alerts import MEMORY, ONCE, USE, WASTED_RATE
 from kgpu.monitoring.model import RecordingRule
 
 USED: Final = "kgpu:gpu_utilization:percent"
@@ -35,6 +35,12 @@ RECORDS: Final = (
                   expr='avg by (namespace) (max by (namespace, instance, UUID, GPU_I_ID) '
                 '(DCGM_FI_DEV_GPU_UTIL{pod!=""} or 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE{pod!="",GPU_I_ID!=""}))',
                   what="how busy the devices are that a namespace holds, in percent"),
+    RecordingRule(name="namespace:kgpu_gpus_wasted:rate1h",
+                  expr=f"sum by (namespace, reason) ({WASTED_RATE.format('')})",
+                  what="GPUs that were held without use, free or down, on average of the last hour"),
+    RecordingRule(name="cluster:kgpu_wasted_cost_per_hour:rate1h",
+                  expr="sum by (currency) (rate(kgpu_wasted_cost_total[1h])) * 3600",
+                  what="what GPUs cost an hour that are free, held without use, or down"),
     RecordingRule(name="cluster:kgpu_gpus:count", expr="count(kgpu_gpu_up)", what="GPUs with metrics"),
     RecordingRule(name="cluster:kgpu_gpus_idle:count", expr=f"count({USED} < 5) or vector(0)",
                   what="devices that do nothing"),

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock
+from kgpu.base.metric_text import head, page
 from kgpu.notifications.payload import PLAIN, EventDetails, body_of
 from kgpu.notifications.settings import WebhookSettings
 from kgpu.notifications.webhook import Delivery, Outcome
@@ -139,9 +140,4 @@ class Notifier:
         """What was sent and dropped, in Prometheus' text format."""
         rows = {SENT: [f"{SENT} {self.sent}"]}
         rows[DROPPED] = [f'{DROPPED}{{why="{cause}"}} {self.dropped[cause]}' for cause in _CAUSES]
-        lines = [
-            line
-            for name, (kind, said) in HEADS.items()
-            for line in (f"# HELP {name} {said}", f"# TYPE {name} {kind}", *rows[name])
-        ]
-        return "\n".join(lines) + "\n"
+        return page(line for name, (kind, said) in HEADS.items() for line in (*head(name, kind, said), *rows[name]))

@@ -47,11 +47,14 @@ def place_of(url: str) -> str:
 
 
 def read_webhook(
-    url: str, *, token: str = "", min_severity: str = "info", form: str = "CloudEvents", cluster: str = ""
-) -> WebhookSettings:
-    """Read the settings of a webhook. A Secret's values may end with a newline. Raises ConfigError."""
+    url: str, *, token: str = "", min_severity: str = "info", form: str = "CloudEvents", cluster: str = "",
+    place: str = _PLACES,
+) -> WebhookSettings:  # fmt: skip
+    """Read the settings of a webhook. A Secret's values may end with a newline. ``place`` is where the URL is set, for
+    whoever has to correct it. Raises ConfigError.
+    """
     url, token = url.strip(), token.strip()
-    bare, own = _without_credentials(url)
+    bare, own = _without_credentials(url, place)
     if len(token) > MAX_TOKEN or (token and not _VISIBLE.fullmatch(token)):
         raise ConfigError(
             "the webhook's token can't be sent", f"at most {MAX_TOKEN} ASCII characters without blanks",
@@ -69,11 +72,11 @@ def read_webhook(
     )  # fmt: skip
 
 
-def _without_credentials(url: str) -> tuple[str, str]:
+def _without_credentials(url: str, place: str) -> tuple[str, str]:
     """The URL without user and password, and the header that says the same. Raises ConfigError without its text."""
     parts = _parts(url)
     if parts is None or len(url) > MAX_URL or not _VISIBLE.fullmatch(url):
-        raise ConfigError("the webhook's URL is not valid", _URL_EXPECTED, f"correct {_PLACES}")
+        raise ConfigError("the webhook's URL is not valid", _URL_EXPECTED, f"correct {place}")
     user, at, address = parts.netloc.rpartition("@")
     if not at:
         return url, ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from kgpu.base.printable import counted
 from kgpu.formats.crd.nodeoperation import Result
 from kgpu.operations import forcing
 from kgpu.operations.drain import DrainState, named, progress
@@ -69,4 +70,4 @@ def _first_look(operation: Operation, world: World, state: DrainState) -> Step:
 
 def _going(operation: Operation, count: int) -> str:
     what = "its GPUs are" if operation.spec.gpus else "the node is"
-    return f"{what} being emptied: {count} pod{'' if count == 1 else 's'} still to go"
+    return f"{what} being emptied: {counted(count, 'pod')} still to go"

@@ -30,7 +30,7 @@ from kgpu.operations.world import World
 AGENT_SECONDS: Final = 60.0
 """How long an agent may take to notice an order."""
 UNASKED: Final = "nobody asks it to go (drain: none): it is waited for"
-_UUID: Final = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._]{0,99}")
+_UUID: Final = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._:]{0,99}")
 
 
 def refusal(operation: Operation, node: TargetNode) -> str:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
+from kgpu.base.metric_text import head, label_text, page
 from kgpu.base.printable import one_line
 from kgpu.formats.crd.nodeoperation import OperationPhase
 from kgpu.operations.model import Operation, TargetNode, UnreadableOperation, moment_of
@@ -131,20 +132,9 @@ def _named(
 
 def _family(name: str, samples: Sequence[Sample]) -> str:
     kind, text = HEADS[name]
-    lines = [
-        f"# HELP {name} {text}",
-        f"# TYPE {name} {kind}",
-        *(f"{name}{_labels(labels)} {int(value)}" for labels, value in samples),
-    ]
-    return "\n".join(lines) + "\n"
+    return page((*head(name, kind, text), *(f"{name}{_labels(labels)} {int(value)}" for labels, value in samples)))
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    """In braces; "" without any."""
-    pairs = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels.items())
-    return f"{{{pairs}}}" if pairs else ""
-
-
-def _escaped(value: str) -> str:
-    """As a label's value: names of nodes and reasons are whatever somebody wrote into a record."""
-    return one_line(value, _MAX_LABEL).replace("\\", "\\\\").replace('"', '\\"')
+    """Names of nodes and reasons are whatever somebody wrote into a record."""
+    return label_text(**{key: one_line(value, _MAX_LABEL) for key, value in labels.items()})

@@ -1,4 +1,4 @@
-"""MigChange: GPUs that no pod holds are cut into other MIG slices while the others go on working. Pure.
+"""MigChange: GPUs that no pod holds get other MIG slices, or partition modes, while the others go on working. Pure.
 
 The node's MIG manager has said which GPUs get which layout; it alone cuts them, on the order's step ``change``, and
 says what came of it. Where a GPU has to be reset for that, every program lets go of the driver first. One that has not
@@ -13,6 +13,7 @@ from typing import Final
 from kgpu.formats import names
 from kgpu.formats.crd.nodeoperation import OperationMig, OperationPhase, Result
 from kgpu.formats.node_order import ChangeResult, OrderStep
+from kgpu.formats.partition_mode import label_of
 from kgpu.operations import gpus
 from kgpu.operations.act import Act
 from kgpu.operations.drain import DrainState, progress
@@ -48,7 +49,7 @@ def refusal(operation: Operation, node: TargetNode) -> str:
     if mig is None or not wanted:
         return (
             f"it does not say how which GPUs of {node.name} are to be cut, which only the node knows; set the Node's "
-            f"label {names.MIG_CONFIG_LABEL} instead, and kgpu makes the operation"
+            f"label {names.MIG_CONFIG_LABEL} or {names.AMD_PROFILE_LABEL} instead, and kgpu makes the operation"
         )
     if len(mig.layouts) != len(wanted) or {row.gpu for row in mig.layouts} != wanted:
         return "its layouts are not about the GPUs that it names; set the Node's label instead, and kgpu makes one"
@@ -73,7 +74,7 @@ def _unasked(operation: Operation, world: World) -> str:
     if asked is not None and asked.id == _mig(operation).request:
         return ""
     now = "something else" if asked is not None else "nothing"
-    return f"its node asks for {now} now, by its label {names.MIG_CONFIG_LABEL}"
+    return f"its node asks for {now} now, by its label {label_of(_mig(operation).layouts)}"
 
 
 def emptied(operation: Operation, world: World, state: DrainState) -> Step:

@@ -25,6 +25,7 @@ from kgpu.formats.crd.nodeoperation import (
     Result,
 )
 from kgpu.formats.mig_request import MigProgress, MigRequest
+from kgpu.formats.partition_mode import by_modes
 from kgpu.operations.config import MigPolicy
 from kgpu.operations.drain import named
 from kgpu.operations.model import ENDED, Operation, TargetNode, moment_of
@@ -213,9 +214,10 @@ def _change(node: TargetNode, asked: MigRequest, policy: MigPolicy, taken: set[s
         config=asked.config, request=asked.id, layouts=layouts, release=asked.release,
         drain=str(policy.drain),  # type: ignore[arg-type]
     )  # fmt: skip
+    noun = "partition profile" if by_modes(layouts) else "MIG config"
     spec = NodeOperationSpec(
         node_name=node.name, node_uid=node.uid, type=str(OperationType.MIG_CHANGE),  # type: ignore[arg-type]
         gpus=tuple(row.gpu for row in asked.layouts), mig=mig, requested_by=names.MIG_REQUESTER,
-        reason=f"its node asks for the MIG config {asked.config}", drain=policy.eviction,
+        reason=f"its node asks for the {noun} {asked.config}", drain=policy.eviction,
     )  # fmt: skip
     return RequestedChange(name=name, spec=spec)

@@ -240,10 +240,16 @@ def read_node(obj: Mapping[str, Any], groups: Collection[str] = ()) -> TargetNod
         validated=conditions.get(names.VALIDATED_CONDITION) == "True", report=_report(annotations, conditions),
         gpus_healthy=conditions.get(names.GPUS_HEALTHY_CONDITION) == "True",
         order=node_order.read_order(annotations), answer=node_order.read_answer(annotations),
-        mig_request=mig_request.read_request(annotations), mig_progress=mig_request.read_progress(annotations),
+        mig_request=_request(annotations), mig_progress=mig_request.read_progress(annotations),
         mig_told=names.MIG_OPERATION_ANNOTATION in annotations,
         next_driver=one_line(annotations.get(names.NEXT_DRIVER, ""), MAX_WHY),
     )  # fmt: skip
+
+
+def _request(annotations: Mapping[str, str]) -> MigRequest | None:
+    """What the node asks for by its label of MIG, or by AMD's of partition profiles."""
+    keys = (names.MIG_REQUEST_ANNOTATION, names.PARTITION_REQUEST_ANNOTATION)
+    return next((asked for key in keys if (asked := mig_request.read_request(annotations, key)) is not None), None)
 
 
 MAX_OWNERS: Final = 16
@@ -315,7 +321,7 @@ class NodePod:
     uses_gpus: bool = False
     """Whether it asks for GPUs, or has resource claims."""
     has_devices: bool = False
-    """Whether a container that stays asks the device plugin for NVIDIA's devices."""
+    """Whether a container that stays asks a device plugin for accelerators."""
 
     @property
     def ended(self) -> bool:
@@ -366,11 +372,14 @@ def _limits(containers: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]
 
 
 def _has_devices(spec: Mapping[str, Any]) -> bool:
-    """Whether the kubelet names the pod as one that has NVIDIA's devices: of init containers it only names sidecars."""
+    """Whether the kubelet names the pod as one that has accelerators: of init containers it only names sidecars."""
     sidecars = [row for row in map(mapping, items(spec.get("initContainers"))) if row.get("restartPolicy") == "Always"]
     containers = (*map(mapping, items(spec.get("containers"))), *sidecars)
     own = f"{names.NVIDIA_DOMAIN}/"
-    return any(resource.startswith(own) and quantity != "0" for resource, quantity in _limits(containers))
+    return any(
+        (resource.startswith(own) or _is_of_gpus(resource)) and quantity != "0"
+        for resource, quantity in _limits(containers)
+    )
 
 
 def _is_of_gpus(resource: str) -> bool:

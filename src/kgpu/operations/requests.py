@@ -28,7 +28,7 @@ from kgpu.formats.crd.nodeoperation import (
     OperationType,
 )
 from kgpu.formats.xid.action import Action
-from kgpu.kube.kinds import DAEMON_SETS, NODE_OPERATIONS
+from kgpu.kube.kinds import DAEMON_SETS, DISRUPTION_BUDGETS, NODE_OPERATIONS
 from kgpu.kube.port import LEASES, NODES, PODS, KubeApi, KubeRefusedError, Object, Resource, Selector
 from kgpu.operations.drain import Evicted, Fate, PodFate, fate
 from kgpu.operations.driver_pods import DriverPod, driver_on, read_driver_pod
@@ -44,7 +44,6 @@ from kgpu.operations.model import (
     read_pod,
 )
 
-BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 SELF_REVIEWS: Final = Resource(
     "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
 )
@@ -147,7 +146,7 @@ async def make_operation(api: KubeApi, node: str, spec: NodeOperationSpec) -> Op
     if OperationType(spec.type) is OperationType.MIG_CHANGE:
         raise ConfigError(
             f"a MigChange of {node:.100} can't be made by hand: how its GPUs have to be cut, only the node knows",
-            f"the node's label {names.MIG_CONFIG_LABEL}, from which kgpu makes it",
+            f"the node's label {names.MIG_CONFIG_LABEL} or {names.AMD_PROFILE_LABEL}, from which kgpu makes it",
             f"kubectl label node {node:.100} {names.MIG_CONFIG_LABEL}=CONFIG --overwrite; what it does: kgpu mig plan",
         )
     spec = msgspec.structs.replace(spec, node_uid=await may_begin(api, node))
@@ -353,7 +352,7 @@ async def _daemon_sets(api: KubeApi, pods: Sequence[NodePod]) -> dict[tuple[str,
 async def _blocked(api: KubeApi, pods: Sequence[NodePod]) -> dict[str, str]:
     """Why disruption budgets would refuse pods now, by namespace/name; empty if this user may not read budgets."""
     try:
-        listing = await api.list(BUDGETS)
+        listing = await api.list(DISRUPTION_BUDGETS)
     except KubeRefusedError:
         return {}
     budgets = [_budget(obj) for obj in listing.items]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import zoneinfo
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
+from kgpu.base.times import time_zone
 
 MAX_WINDOWS: Final = 16
 DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -35,7 +35,7 @@ class RepairWindow:
 
     def spans(self, day: dt.date) -> tuple[float, float]:
         """When the window of a day begins and ends, in seconds since 1970."""
-        zone = zoneinfo.ZoneInfo(self.zone)
+        zone = time_zone(self.zone)
         last = day if self.end > self.start else day + dt.timedelta(days=1)
         begin, end = dt.datetime.combine(day, self.start, zone), dt.datetime.combine(last, self.end, zone)
         return begin.timestamp(), end.timestamp()
@@ -50,7 +50,7 @@ def opens_at(windows: Sequence[RepairWindow], now: float) -> float:
 
 def _upcoming(window: RepairWindow, now: float) -> list[tuple[float, float]]:
     """The spans that have not ended, from that of yesterday on."""
-    today = dt.datetime.fromtimestamp(now, zoneinfo.ZoneInfo(window.zone)).date()
+    today = dt.datetime.fromtimestamp(now, time_zone(window.zone)).date()
     days = (today + dt.timedelta(days=ahead) for ahead in range(-1, _LOOK_AHEAD))
     spans = (window.spans(day) for day in days if day.weekday() in window.days)
     return [(begin, end) for begin, end in spans if begin < end and now < end]
@@ -92,8 +92,9 @@ def _time(value: Any, where: str) -> dt.time:
 
 def _zone(value: Any, where: str) -> str:
     try:
-        return zoneinfo.ZoneInfo(value).key
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, TypeError) as error:
+        time_zone(value)
+    except ValueError as error:
         raise ConfigError(
             f"{where} is {str(value)[:60]!r}", "a time zone such as Europe/Berlin", "correct it"
         ) from error
+    return str(value)

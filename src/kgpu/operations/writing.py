@@ -152,21 +152,21 @@ async def send_away(
         if isinstance(write, Delete):
             await api.delete(PODS, pod.name, namespace=pod.namespace, grace=write.grace, uid=pod.uid)
         else:
-            await _evict(api, write)
+            await evict(api, pod.namespace, pod.name, pod.uid, grace=write.grace)
     except KubeRefusedError as refused:
         verb = "delete" if isinstance(write, Delete) else "evict"
         return _answer(refused, former, verb, now=now, uniform=uniform)
     return None
 
 
-async def _evict(api: KubeApi, write: Evict) -> None:
-    pod = write.pod
-    options: Object = {"preconditions": {"uid": pod.uid}}
-    if write.grace is not None:
-        options["gracePeriodSeconds"] = write.grace
+async def evict(api: KubeApi, namespace: str, name: str, uid: str, *, grace: int | None = None) -> None:
+    """Evict a pod, which disruption budgets may refuse; ``grace`` in seconds, None for its own. Raises KubeError."""
+    options: Object = {"preconditions": {"uid": uid}}
+    if grace is not None:
+        options["gracePeriodSeconds"] = grace
     eviction: Object = {
         "apiVersion": "policy/v1", "kind": "Eviction",
-        "metadata": {"namespace": pod.namespace, "name": pod.name}, "deleteOptions": options,
+        "metadata": {"namespace": namespace, "name": name}, "deleteOptions": options,
     }  # fmt: skip
     await api.create(PODS, eviction, subresource="eviction")
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.formats import names
+from kgpu.formats.agent_report import OVER
 from kgpu.formats.operands import OPERANDS
 from kgpu.kube.kinds import RESOURCE_SLICES, plural_and_group
 from kgpu.operator.model import Allocation, ClusterNode, ObservedCluster, OperatorSettings
@@ -25,8 +26,8 @@ LEAVING: Final = "leaving"
 """Its value where a program hands out nothing more and goes on: pods still have what it gave them."""
 LINGERING: Final = frozenset({Allocation.DRA})
 """The programs that pods need until they end: without the DRA driver the kubelet can't take a claim back."""
-_ROLES: Final = {program: next(row.role for row in OPERANDS if row.deploy == end) for program, end in DEPLOYED.items()}
-_ENDED: Final = frozenset({"stopped", "left"})
+ROLES: Final = {program: next(row.role for row in OPERANDS if row.deploy == end) for program, end in DEPLOYED.items()}
+"""The role that each program is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +59,13 @@ def lingers(node: ClusterNode, program: Allocation) -> bool:
     key = names.LABEL_DEPLOY_PREFIX + DEPLOYED[program]
     if program not in LINGERING or key not in node.owned or node.report is None:
         return False
-    role = node.report.roles.get(_ROLES[program])
-    return role is not None and role.state not in _ENDED
+    role = node.report.roles.get(ROLES[program])
+    return role is not None and role.state not in OVER
 
 
-def allocators(labels: Mapping[str, str], rules: AllocationRules) -> frozenset[Allocation]:
-    """What hands out the GPUs of a node with these labels."""
-    asked = asked_for(labels, rules.default)
+def allocators(labels: Mapping[str, str], rules: AllocationRules, *, by_claims: bool = False) -> frozenset[Allocation]:
+    """What hands out the GPUs of a node with these labels; ``by_claims``: where these are silent, its DeviceConfig asks
+    for claims.
+    """
+    asked = asked_for(labels, Allocation.DRA if by_claims else rules.default)
     return frozenset({asked if rules.claims else Allocation.DEVICE_PLUGIN})

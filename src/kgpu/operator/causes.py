@@ -27,6 +27,7 @@ from kgpu.operator.model import ClusterNode, NodeLayout, Object, ObservedCluster
 from kgpu.operator.node_selectors import DriverSets
 from kgpu.operator.upgrade_rules import UpgradeRules
 from kgpu.operator.upgrades import NodeUpgrade
+from kgpu.operator.vendors import TOLERATIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,6 @@ DAEMON_TOLERATIONS: Final = (
     PodToleration(names.TAINT_PID_PRESSURE, "Exists", "", "NoSchedule"),
     PodToleration(names.TAINT_UNSCHEDULABLE, "Exists", "", "NoSchedule"),
 )
-DEFAULT_TOLERATION: Final[Object] = {"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
 # Taints that go by themselves, or with a condition that is reported anyway.
 _OWN_TAINTS: Final = frozenset({names.TAINT_NOT_READY, names.TAINT_UNREACHABLE})
 
@@ -216,7 +216,7 @@ class CauseView:
     def _tolerations(self, daemon_set: str) -> tuple[PodToleration, ...]:
         wanted = self.wanted.get(daemon_set) or self.observed.daemon_sets.get(daemon_set)
         if wanted is None:
-            tolerations = msgspec.to_builtins(self.policy.spec.daemonsets.tolerations) or [DEFAULT_TOLERATION]
+            tolerations = msgspec.to_builtins(self.policy.spec.daemonsets.tolerations) or TOLERATIONS
         else:
             tolerations = mapping(mapping(mapping(wanted.get("spec")).get("template")).get("spec")).get("tolerations")
         return (*map(_toleration, map(mapping, items(tolerations))), *DAEMON_TOLERATIONS)

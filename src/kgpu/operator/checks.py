@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kgpu.base.plain import mapping, number
+from kgpu.base.suggest import did_you_mean
 from kgpu.formats import names
 from kgpu.formats.agent_report import has_ended
+from kgpu.formats.mig_request import MigLabelState, MigReport
 from kgpu.formats.operands import Operand
-from kgpu.operator.causes import UNHEALTHY, Cause, CauseView, not_applied
+from kgpu.operator.causes import UNHEALTHY, Cause, CauseView, not_applied, word
 from kgpu.operator.labels import deploy
-from kgpu.operator.model import ClusterNode, NodeLayout
+from kgpu.operator.model import ClusterNode, DeviceConfig, NodeLayout
 
 
 def pause_cause(operand: Operand, node: ClusterNode) -> Cause | None:
@@ -37,6 +39,44 @@ def role_cause(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | 
     if view.settings.layout is NodeLayout.AGENT and not apart:
         return view.role_cause(node, operand.role)
     return own_pod_cause(view, operand, node)
+
+
+def layout_cause(
+    node: ClusterNode, label: str, report: MigReport | None, *, failed: str, pending: str
+) -> Cause | None:  # fmt: skip
+    """The cause if the layout of GPUs that a node's label names is not in force, by its agent's report; ``failed`` and
+    ``pending`` are the reasons of a report that has none.
+    """
+    asked = node.labels.get(label, "")
+    if report is None or not asked or report.config != asked or report.state is MigLabelState.SUCCESS:
+        return None
+    gave_up = report.state is MigLabelState.FAILED
+    return Cause(
+        reason=word(report.reason, failed if gave_up else pending),
+        what=f'{label} is "{asked}", and the layout is {report.state}: {report.message}',
+        passing=not gave_up,
+    )
+
+
+def named_map_cause(view: CauseView, field: str, name: str, keys: tuple[str, ...]) -> Cause | None:
+    """The cause if a ConfigMap that a field names is missing in the operator's namespace, or has none of these keys."""
+    there = view.observed.config_maps.get(name)
+    if there is not None and not there.isdisjoint(keys):
+        return None
+    where, key = f"ConfigMap {view.settings.namespace}/{name}", " or ".join(keys)
+    hint = did_you_mean(name, view.observed.config_maps) if there is None else ""
+    wrong = "does not exist" if there is None else f"has no key {key}"
+    return Cause(
+        reason="ConfigMapMissing" if there is None else "ConfigKeyMissing",
+        what=f"{field} names {where}, which {wrong}{'; ' if hint else ''}{hint}",
+        remedy=f"make it: kubectl -n {view.settings.namespace} create configmap {name} --from-file={keys[0]}=FILE",
+        cluster=True,
+    )
+
+
+def device_config_map_cause(view: CauseView, config: DeviceConfig, section: str, name: str, key: str) -> Cause | None:
+    """The same for the ConfigMap, "" for none, that a section of a DeviceConfig names."""
+    return named_map_cause(view, f"{section}.config of DeviceConfig {config.key}", name, (key,)) if name else None
 
 
 def own_pod_cause(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:

@@ -16,20 +16,25 @@ from typing import Any, Final
 from kgpu.base.clock import SystemClock
 from kgpu.base.errors import ConfigError, KubeError
 from kgpu.base.plain import items, mapping, number, strings, text
+from kgpu.base.printable import one_line
 from kgpu.formats import names, yaml
 from kgpu.formats.operands import OPERANDS
 from kgpu.kube import kinds
 from kgpu.kube.informer import Key
 from kgpu.kube.operator_namespace import operator_namespace
 from kgpu.kube.port import KubeRefusedError, Object, Selector, ServedResources, name_of, namespace_of
+from kgpu.operator.device_configs import named_maps
 from kgpu.operator.model import AgentNodes, Allocation, NodeLayout, ObservedCluster, OperatorSettings, OtherPresence
 from kgpu.operator.other_programs import OtherPrograms
 from kgpu.operator.overview import OperatorState
-from kgpu.operator.watching import TOOLKITS, ClusterWatching, WatchedCluster, WatchedObjects, feeds
+from kgpu.operator.vendors import SERVED, VENDORS
+from kgpu.operator.watching import DEVICE_CONFIGS, TOOLKITS, ClusterWatching, WatchedCluster, WatchedObjects, feeds
 
+_MAX_IMAGE: Final = 300
 _NEEDED: Final = frozenset({"nodes", "policies"})
 _FOR_STATUS: Final = (
-    "nodes", "policies", "drivers", "daemonsets", "configmaps", "pods", "operations", "warnings", TOOLKITS,
+    "nodes", "policies", "drivers", DEVICE_CONFIGS, "daemonsets", "configmaps", "pods", "operations", "warnings",
+    TOOLKITS,
 )  # fmt: skip
 _OWN: Final = Selector(labels=((names.NAME_LABEL, names.KGPU),))
 _IMAGE_SUFFIX: Final = "_IMAGE"
@@ -82,6 +87,8 @@ async def read_cluster(api: WatchedCluster, namespace: str = "") -> ClusterReadi
         await _look_elsewhere(api, namespace)
     settings = _settings(where, own)
     wanted = [feed for feed in feeds(where) if _is_wanted(feed, served_kinds)]
+    if not settings.device_configs:  # they are another operator's
+        wanted = [feed for feed in wanted if feed.name != DEVICE_CONFIGS]
     read = await asyncio.gather(*(_list(api, feed, unread) for feed in wanted))
     lists = {feed.name: objects for feed, objects in zip(wanted, read, strict=True)}
     if own is None:
@@ -115,6 +122,9 @@ def _assumed(observed: ObservedCluster, unread: Mapping[str, str]) -> ObservedCl
         configs = [policy.spec.device_plugin.config for policy in observed.policies]
         keys = frozenset(filter(None, (*labels, *(config.default for config in configs))))
         maps = {config.name: keys for config in configs if config.name}
+        of_devices = [named for config in observed.device_configs for named in named_maps(config).items()]
+        for name, wanted in of_devices:
+            maps[name] = maps.get(name, frozenset()) | wanted
         observed = dataclasses.replace(observed, config_maps=maps)
     if "pods" in unread:
         observed = dataclasses.replace(observed, pods=None)
@@ -187,6 +197,8 @@ def _settings(namespace: str, deployment: Object | None) -> OperatorSettings:
         image=env.get("OPERATOR_IMAGE", ""),
         layout=layout,
         agent_nodes=AgentNodes.ALL if env.get("KGPU_AGENT_NODES") == AgentNodes.ALL else AgentNodes.GPU,
+        vendors=frozenset(env.get("KGPU_VENDORS", "").split(",")) & VENDORS.keys() or SERVED,
+        device_configs=_on({"KGPU_DEVICE_CONFIGS": "false", **env}, "KGPU_DEVICE_CONFIGS"),
         agent_selector=_selector(env.get("KGPU_AGENT_NODE_SELECTOR", "")),
         allocation=Allocation.DRA if env.get("KGPU_ALLOCATION") == Allocation.DRA else Allocation.DEVICE_PLUGIN,
         dra=_on({"KGPU_DRA": "false", **env}, "KGPU_DRA"),
@@ -194,9 +206,12 @@ def _settings(namespace: str, deployment: Object | None) -> OperatorSettings:
         discovery=_on(env, "KGPU_DISCOVERY"),
         other_discovery=_other(env, "KGPU_OTHER_DISCOVERY"),
         feature_rules=_on({names.ENV_FEATURE_RULES: "false", **env}, names.ENV_FEATURE_RULES),
+        features_config=env.get(names.ENV_FEATURES_CONFIG, ""),
         other_operator=_other(env, "KGPU_OTHER_OPERATOR"),
         operations=_on(env, names.ENV_OPERATIONS),
         health=_on(env, "KGPU_HEALTH"),
+        usage=_on({names.ENV_USAGE: "false", **env}, names.ENV_USAGE),
+        usage_labels=tuple(filter(None, env.get(names.ENV_USAGE_LABELS, "").split(","))),
         host_facts=_on(env, "KGPU_HOST_FACTS"),
         images={name: value for name, value in env.items() if name.endswith(_IMAGE_SUFFIX)},
         owner=None if deployment is None else {"uid": mapping(deployment.get("metadata")).get("uid", "")},
@@ -219,9 +234,13 @@ def _other(env: Mapping[str, str], name: str) -> OtherPresence:
     return OtherPresence(value) if value in list(OtherPresence) else OtherPresence.DETECT
 
 
-def _env(deployment: Object | None) -> Iterator[tuple[str, str]]:
+def _containers(deployment: Object | None) -> Iterator[Mapping[str, Any]]:
     template = mapping(mapping(mapping(deployment).get("spec")).get("template"))
-    for container in map(mapping, items(mapping(template.get("spec")).get("containers"))):
+    return map(mapping, items(mapping(template.get("spec")).get("containers")))
+
+
+def _env(deployment: Object | None) -> Iterator[tuple[str, str]]:
+    for container in _containers(deployment):
         for row in map(mapping, items(container.get("env"))):
             yield text(row.get("name")), text(row.get("value"))
 
@@ -233,12 +252,20 @@ def _operator(deployment: Object | None, namespace: str) -> OperatorState:
     wanted = number(mapping(deployment.get("spec")).get("replicas"), 1)
     annotations = mapping(mapping(deployment.get("metadata")).get("annotations"))
     return OperatorState(
-        said=f"operator {namespace}/{name}: {ready} of {wanted} ready",
+        said=f"operator {namespace}/{name}: {ready} of {wanted} ready{_late(deployment, ready)}",
         down=not ready,
         name=name,
         idle=wanted == 0,
         release=text(annotations.get(names.HELM_RELEASE_ANNOTATION)),
+        image=next((one_line(text(one.get("image")), _MAX_IMAGE) for one in _containers(deployment)), ""),
     )
+
+
+def _late(deployment: Object, ready: int) -> str:
+    """What there is to say where pods of an update are not ready, beside the ones that they are to replace."""
+    status, wanted = mapping(deployment.get("status")), number(mapping(deployment.get("spec")).get("replicas"), 1)
+    late = number(status.get("replicas")) - ready
+    return f", {late} of an update not" if wanted and ready >= wanted and late > 0 else ""
 
 
 def _ready(deployment: Object) -> int:

@@ -105,7 +105,7 @@ class EventRecorder:
         if kind == "Node" and name:
             return about_node(name)
         for feed, resource, _ in STATUSES:
-            if resource.kind == kind:
+            if resource.kind == kind and not resource.namespaced:  # Events about others would need more rights
                 known = self._watching.objects(feed).get(("", name))
                 return known and _reference(resource, known)
         policies = sorted(self._watching.objects("policies").items())

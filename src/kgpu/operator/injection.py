@@ -7,6 +7,7 @@ from collections.abc import Callable
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.operand_spec import Value
+from kgpu.operator.vendors import VENDORS
 
 
 def cdi_on(spec: ClusterPolicySpec) -> bool:
@@ -20,8 +21,10 @@ def nri_on(spec: ClusterPolicySpec) -> bool:
 
 
 def with_cdi(value: str, otherwise: str | None = None) -> Value:
-    """``value`` while CDI is on, ``otherwise`` while it is off (None: no variable)."""
-    return lambda scene: value if cdi_on(scene.policy.spec) else otherwise
+    """``value`` while CDI is on, ``otherwise`` while it is off (None: no variable). It is off on nodes whose containers
+    need device nodes alone: nothing there sees to it that the container engine knows CDI.
+    """
+    return lambda scene: value if cdi_on(scene.policy.spec) and not VENDORS[scene.vendor].nodes_suffice else otherwise
 
 
 def when(on: Callable[[ClusterPolicySpec], object]) -> Value:
@@ -33,3 +36,8 @@ def mig_strategy(scene: Scene) -> str | None:
     """The policy's MIG strategy, None where it names none."""
     mig = scene.policy.spec.mig
     return (mig.strategy if mig else None) or None
+
+
+def by_operations(scene: Scene) -> str | None:
+    """``true`` where the operator makes an operation of a change of GPUs, so that the pods in the way are evicted."""
+    return "true" if scene.settings.operations else None

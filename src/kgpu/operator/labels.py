@@ -12,6 +12,9 @@ operator's node labelling.
 annotation ``nvidia.com/gpu-driver-upgrade-enabled`` stops the driver's pod from emptying the node and giving it back:
 it is there while kgpu may do that, which is always with ``autoUpgrade``, otherwise while an upgrade is approved.
 
+Nodes of other vendors have ``kgpu.dev/vendor``, and the labels of those operands that serve that vendor. One whose
+accelerators another device plugin offers is left to that until it is gone.
+
 ``kgpu.dev/agent`` says where the privileged agent belongs: where an operand's label gives it work. It stays, with the
 value ``leaving``, until the agent of a node without work has cleaned up there.
 """
@@ -24,9 +27,11 @@ from typing import Final
 
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import SandboxWorkloads
-from kgpu.formats.operands import FINDERS, OPERANDS
+from kgpu.formats.names import NVIDIA
+from kgpu.formats.operands import FINDERS, OPERANDS, Operand, roles_on
 from kgpu.operator.allocation import DEPLOYED, AllocationRules, allocators, lingers
 from kgpu.operator.model import AgentNodes, ClusterNode, NodeLabels, NodeLayout, OperatorSettings, Policy
+from kgpu.operator.vendors import VENDORS, deployed, seen
 
 TRUE: Final = "true"
 FALSE: Final = "false"
@@ -63,7 +68,15 @@ def deploy(suffix: str) -> str:
 
 DRIVER: Final = deploy("driver")
 STATE_KEYS: Final = frozenset(
-    map(deploy, (*(x for group in _OPERANDS.values() for x in group), *_PASSTHROUGH_PLUGIN.values(), _MIG_MANAGER))
+    map(
+        deploy,
+        (
+            *(x for group in _OPERANDS.values() for x in group),
+            *_PASSTHROUGH_PLUGIN.values(),
+            _MIG_MANAGER,
+            *(x for vendor in VENDORS for x in deployed(vendor)),
+        ),
+    )
 )
 """Every operand's label that the operator sets on some node."""
 
@@ -123,23 +136,42 @@ class LabelRules:
         )
 
 
-def is_gpu(node: ClusterNode) -> bool:
-    """True for a node with NVIDIA GPUs by its PCI labels or its agent's report.
+def vendor_of(node: ClusterNode) -> str:
+    """Whose accelerators a node is served for, by its PCI labels or its agent's report; "" for a node without any.
 
-    Also for a node that had GPUs and has lost every feature label and its agent's report: discovery has failed there.
+    Also for a node that had some and has lost every feature label and its agent's report: discovery has failed there.
     """
-    if has_gpu(node):
-        return True
-    return node.labels.get(names.LABEL_GPU_PRESENT) == TRUE and not looked_at(node)
+    vendor = seen(node.labels, node.report, node.served)
+    if vendor or looked_at(node):
+        return vendor
+    if node.labels.get(names.LABEL_GPU_PRESENT) == TRUE:
+        return NVIDIA if node.served is None or NVIDIA in node.served else ""
+    last = node.labels.get(names.LABEL_VENDOR, "") if names.LABEL_VENDOR in node.owned else ""
+    return last if last in VENDORS and (node.served is None or last in node.served) else ""
 
 
-def has_gpu(node: ClusterNode) -> bool:
-    """True when PCI labels or the node's agent name GPUs."""
-    labels = node.labels
-    for key in names.NFD_PCI_NVIDIA:
-        if labels.get(key) == TRUE:
-            return True
-    return node.report is not None and node.report.gpus > 0
+def is_gpu(node: ClusterNode) -> bool:
+    """True for a node with NVIDIA GPUs."""
+    return vendor_of(node) == NVIDIA
+
+
+def has_accelerators(node: ClusterNode) -> bool:
+    """True for a node with accelerators of a vendor that is served."""
+    return bool(vendor_of(node))
+
+
+def is_known(node: ClusterNode) -> bool:
+    """True when PCI labels or the node's agent name accelerators now."""
+    return bool(seen(node.labels, node.report, node.served))
+
+
+def is_taken(node: ClusterNode) -> bool:
+    """True for a node whose accelerators another device plugin offers: kgpu's has never been told to. NVIDIA's are not
+    meant: another GPU operator is looked for as such.
+    """
+    vendor = vendor_of(node)
+    ours = vendor in ("", NVIDIA) or names.LABEL_VENDOR in node.owned
+    return not ours and any(node.allocatable.values())
 
 
 def looked_at(node: ClusterNode) -> bool:
@@ -150,9 +182,19 @@ def looked_at(node: ClusterNode) -> bool:
     return any(name in FINDERS and role.state == "running" for name, role in roles.items())
 
 
+def serves(operand: Operand, node: ClusterNode) -> bool:
+    """Whether an operand has something to do on nodes of this vendor; what is no role is for NVIDIA's alone."""
+    vendor = vendor_of(node)
+    if vendor in ("", NVIDIA):
+        return not operand.vendors or NVIDIA in operand.vendors
+    return operand.role in roles_on(vendor) - node.without
+
+
 def opted_out(node: ClusterNode) -> bool:
-    """True when a user wants no operand on this node: by its label, or because ``agent.nodeSelector`` leaves it out."""
-    return node.aside or node.labels.get(names.LABEL_DEPLOY_OPERANDS) == FALSE
+    """True when no operand is to be on this node: by its label, by ``agent.nodeSelector``, or as another device plugin
+    serves it.
+    """
+    return node.aside or node.labels.get(names.LABEL_DEPLOY_OPERANDS) == FALSE or is_taken(node)
 
 
 def has_agent(node: ClusterNode) -> bool:
@@ -169,7 +211,7 @@ def is_cleaned(node: ClusterNode) -> bool:
 
 def workload(node: ClusterNode, rules: LabelRules) -> str:
     """What the node's GPUs are for; a label that is no workload counts as absent."""
-    if not rules.sandbox:
+    if not rules.sandbox or not is_gpu(node):
         return CONTAINER
     wanted = node.labels.get(names.LABEL_WORKLOAD_CONFIG, "")
     return wanted if wanted in WORKLOADS else rules.workload
@@ -189,14 +231,17 @@ def mig_capable(node: ClusterNode) -> bool:
 
 def wanted_operands(node: ClusterNode, rules: LabelRules) -> dict[str, str]:
     """The operands' labels with the values that the operator would give them on this node."""
-    if not rules.active or not is_gpu(node) or opted_out(node):
+    vendor = vendor_of(node)
+    if not rules.active or not vendor or opted_out(node):
         return {}
     mode = workload(node, rules)
-    labels = dict.fromkeys(map(deploy, _OPERANDS[mode]), TRUE)
-    for program in DEPLOYED.keys() - allocators(node.labels, rules.allocation):
+    labels = dict.fromkeys(map(deploy, _OPERANDS[mode] if vendor == NVIDIA else deployed(vendor, node.without)), TRUE)
+    for program in DEPLOYED.keys() - allocators(node.labels, rules.allocation, by_claims=node.by_claims):
         key = deploy(DEPLOYED[program])
         if labels.pop(key, None) and lingers(node, program):
             labels[key] = LEAVING
+    if vendor != NVIDIA:
+        return labels
     if mode == PASSTHROUGH:
         labels[deploy(_PASSTHROUGH_PLUGIN.get(rules.mode, _PASSTHROUGH_PLUGIN["kubevirt"]))] = TRUE
     if mode == CONTAINER and mig_capable(node):
@@ -230,7 +275,7 @@ def label_plan(
     """
     labels = node.labels
     operands = wanted_operands(node, rules)
-    concerned = rules.active and (names.LABEL_GPU_PRESENT in labels or is_gpu(node))
+    concerned = rules.active and (names.LABEL_GPU_PRESENT in labels or has_accelerators(node))
     mine = {key: value for key, value in operands.items() if key in node.owned or _is_free(labels.get(key), rules)}
     clear = (
         [key for key in STATE_KEYS if labels.get(key) == TRUE and key not in operands and key not in node.owned]
@@ -239,6 +284,7 @@ def label_plan(
     )
     if rules.active:
         _present(node, mine)
+        _vendor(node, operands, mine, clear)
         _owner(node, owner, mine, clear if rules.driver_crd or marks.handed_over else [])
         _agent(node, rules, mine, clear)
         _upgrade(node, marks.state, mine, clear)
@@ -305,6 +351,17 @@ def _present(node: ClusterNode, mine: dict[str, str]) -> None:
         _force(node, mine, key, TRUE)
     elif node.labels.get(key) == TRUE or key in node.owned:
         mine[key] = FALSE
+
+
+def _vendor(node: ClusterNode, operands: Mapping[str, str], mine: dict[str, str], clear: list[str]) -> None:
+    """By its vendor, and by its DeviceConfig, a node's agent knows what there is to do for it."""
+    served = bool(operands) and not is_gpu(node)
+    wanted = {names.LABEL_VENDOR: vendor_of(node), names.LABEL_DEVICE_CONFIG: node.device_config}
+    for key, value in wanted.items():
+        if served and value:
+            mine[key] = value
+        elif key in node.labels and key not in node.owned:
+            clear.append(key)
 
 
 def _agent(node: ClusterNode, rules: LabelRules, mine: dict[str, str], clear: list[str]) -> None:

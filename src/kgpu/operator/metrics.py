@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from kgpu.base.metric_text import head, page
+
 PREFIX: Final = "gpu_operator_"
 NO_POLICY: Final = -1.0
 OPERATOR_ERROR: Final = -2.0
@@ -102,16 +104,16 @@ class OperatorFigures:
         for name, kind, help_text in rows:
             if name in values:
                 full = PREFIX + name
-                lines += [f"# HELP {full} {help_text}"] if help_text else []
-                lines += [f"# TYPE {full} {kind}", f"{full} {_number(values[name])}"]
+                heads = head(full, kind, help_text)
+                lines += [*(heads if help_text else heads[1:]), f"{full} {_number(values[name])}"]
         samples = (
             [f'{{kind="{kind}"}} {count}' for kind, count in sorted(self._writes.items())],
             [f" {self.events_dropped}"],
             [f" {self.plan_seconds:.6f}"],
         )
         for (full, kind, help_text), series in zip(OWN_ROWS, samples, strict=True):
-            lines += [f"# HELP {full} {help_text}", f"# TYPE {full} {kind}", *(f"{full}{sample}" for sample in series)]
-        return "\n".join([*lines, ""])
+            lines += [*head(full, kind, help_text), *(f"{full}{sample}" for sample in series)]
+        return page(lines)
 
 
 def _number(value: float) -> str:

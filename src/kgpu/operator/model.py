@@ -15,6 +15,7 @@ from kgpu.base.advice import Advice
 from kgpu.formats import names
 from kgpu.formats.agent_report import AgentReport
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.formats.crd.deviceconfig import DeviceConfigSpec
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.formats.gpu_report import GpuReport
 from kgpu.formats.mig_request import MigReport
@@ -24,6 +25,7 @@ from kgpu.monitoring.grafana import SIDECAR_LABEL
 from kgpu.monitoring.model import Alert
 from kgpu.monitoring.scrape import Scrape
 from kgpu.operator.openshift import OpenShift
+from kgpu.operator.vendors import SERVED
 
 Object: TypeAlias = dict[str, Any]
 
@@ -90,6 +92,10 @@ class OperatorSettings:
     layout: NodeLayout = NodeLayout.AGENT
     agent_nodes: AgentNodes = AgentNodes.GPU
     """Where the privileged agent runs in the layout ``agent`` (``agent.nodes``)."""
+    vendors: frozenset[str] = SERVED
+    """Whose accelerators are served (Helm value ``vendors``)."""
+    device_configs: bool = False
+    """Whether AMD's DeviceConfigs are followed (Helm value ``deviceConfigs.enabled``)."""
     agent_selector: Mapping[str, str] = field(default_factory=dict)
     """Further labels that such a node must have; on others nothing privileged runs, whatever GPUs they have."""
     dra: bool = False
@@ -104,6 +110,8 @@ class OperatorSettings:
     """Whether another node feature discovery works here (``nfd.other``)."""
     feature_rules: bool = False
     """Whether rules of node features are carried out (``nfd.nodefeaturerules``); not beside another discovery."""
+    features_config: str = ""
+    """How nodes' features are looked for, a worker's config of node feature discovery in YAML; "" for the default."""
     other_operator: OtherPresence = OtherPresence.DETECT
     """Whether another GPU operator makes kgpu do nothing (``operator.otherOperator``); never ``PRESENT``."""
     operations: bool = True
@@ -112,6 +120,10 @@ class OperatorSettings:
     """Whether GPUs' health is watched (Helm value ``health.enabled``)."""
     health_config: str = ""
     """Configuration of the health role as YAML, "" for the default."""
+    usage: bool = False
+    """Whether agents count what GPUs are used for (Helm value ``usage.enabled``)."""
+    usage_labels: tuple[str, ...] = ()
+    """The keys of pods' labels that they record (``usage.labels``)."""
     host_facts: bool = True
     """Whether agents write what ``kgpu doctor`` wants to know of nodes into their logs (``doctor.hostFacts``)."""
     monitoring: Monitoring = field(default_factory=Monitoring)
@@ -143,12 +155,16 @@ class ClusterNode:
 
     ``runtime`` is ``containerd``, ``docker``, ``cri-o`` or "" when the kubelet has not said. ``os_id``, ``os_version``
     and ``kernel`` come from feature labels, otherwise from what the kubelet reports. ``capacity`` and ``allocatable``
-    count NVIDIA's extended resources by name. ``report`` merges the reports of the node's processes, None without any;
+    count the extended resources of its vendor's accelerators by name, NVIDIA's where it has none. ``report`` merges the
+    reports of the node's processes, None without any;
     ``reports`` are those of processes for one role, ``agent`` is the whole agent's. ``gpus`` is the health role's
-    report, ``validation`` the validator's and ``mig`` the MIG manager's, None where it can't be read. ``discovered``:
-    kgpu's own discovery has labels on it. ``aside``: ``OperatorSettings.agent_selector`` leaves it out. ``next_owner``
-    is set while the node keeps the driver of another object than it is to belong to (``driver_moves``): the
-    NVIDIADriver's name, "" for the ClusterPolicy.
+    report, ``validation`` the validator's, ``mig`` the MIG manager's and ``partition`` the device config manager's,
+    None where it can't be read. ``discovered``: kgpu's own discovery has labels on it. ``aside``:
+    ``OperatorSettings.agent_selector`` leaves it out. ``served`` are the vendors that are served, None for all
+    (``OperatorSettings.vendors``). ``device_config`` is the DeviceConfig that it is to have, "" for none, ``without``
+    are the roles that this one switches off, ``by_claims``: it has the GPUs handed out by claims. ``next_owner`` is set
+    while the node keeps the driver of another object than it is to belong to (``driver_moves``): the NVIDIADriver's
+    name, "" for the ClusterPolicy.
     """
 
     name: str
@@ -177,8 +193,13 @@ class ClusterNode:
     gpus: GpuReport | None = None
     validation: ValidationReport | None = None
     mig: MigReport | None = None
+    partition: MigReport | None = None
     discovered: bool = False
     aside: bool = False
+    served: frozenset[str] | None = None
+    device_config: str = ""
+    without: frozenset[str] = frozenset()
+    by_claims: bool = False
     next_owner: str | None = None
 
     @property
@@ -292,17 +313,49 @@ class NvidiaDriver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceConfig:
+    """One DeviceConfig of AMD's, as ``Policy``."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    created: str
+    spec: DeviceConfigSpec
+    status: Object = field(default_factory=dict)
+    deleting: bool = False
+    finalizers: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    unbuilt: tuple[str, ...] = ()
+    problem: Advice | None = None
+
+    @property
+    def key(self) -> str:
+        """Namespace and name."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPod:
+    """Where a node's agent can be reached, and whether the kubelet calls it ready."""
+
+    address: str
+    ready: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedCluster:
     """The cluster at one moment.
 
     ``kinds`` are optional kinds that the API server has, as ``plural.group`` (``nodefeatures.nfd.k8s-sigs.io``).
-    ``daemon_sets`` are the live ones in the operator's namespace by name, ``config_maps`` the keys of those there.
+    ``daemon_sets`` are the live ones in the operator's namespace by name, ``config_maps`` the keys of those there, and
+    ``given_maps`` the names of those that somebody else than the operator has made.
     ``foreign_nfd``: another node feature discovery works in this cluster. ``foreign_operator`` names a running GPU
     operator that is not kgpu, as ``namespace/deployment``, ``foreign_version`` its release. ``pods`` are the nodes
-    with a pod of a DaemonSet there, by the DaemonSet's name, None where pods can't be listed. ``driver_pods`` are those
-    of drivers, ``upgrades`` the operations that exchange drivers. ``failures`` are Warning
-    events about DaemonSets there, by name: why pods could not be created (quota, admission). ``openshift`` is None on
-    other clusters.
+    with a pod of a DaemonSet there, by the DaemonSet's name, None where pods can't be listed. ``agents`` are the
+    agent's pods that have an address, by node. ``driver_pods`` are those of drivers, ``upgrades`` the operations
+    that exchange drivers. ``failures`` are Warning events about DaemonSets there, by name: why pods could not be
+    created (quota, admission). ``openshift`` is None on other clusters.
     """
 
     kube_version: tuple[int, int] = (1, 35)
@@ -313,10 +366,13 @@ class ObservedCluster:
     openshift: OpenShift | None = None
     policies: tuple[Policy, ...] = ()
     drivers: tuple[NvidiaDriver, ...] = ()
+    device_configs: tuple[DeviceConfig, ...] = ()
     nodes: tuple[ClusterNode, ...] = ()
     daemon_sets: Mapping[str, Object] = field(default_factory=dict)
     config_maps: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    given_maps: frozenset[str] = frozenset()
     pods: Mapping[str, frozenset[str]] | None = None
+    agents: Mapping[str, AgentPod] = field(default_factory=dict)
     driver_pods: tuple[NodeDriverPod, ...] = ()
     upgrades: tuple[UpgradeOperation, ...] = ()
     troubles: tuple[PodTrouble, ...] = ()
@@ -363,7 +419,10 @@ class ClusterPlan:
     DaemonSets that are deleted even so, and whose pods have to survive that. ``retry``: names of DaemonSets whose pods
     are refused, and whose controller is to be asked for another attempt now and then. ``nodes`` has only Nodes that
     differ from what is wanted.
-    ``policy_status`` and ``driver_status`` are whole status objects by name; a condition without lastTransitionTime
+    ``endpoint_slices`` are those of Services without a selector; others of kgpu's go.
+    ``released`` are DeviceConfigs that are being deleted and that no node has any more: AMD's finalizer goes.
+    ``policy_status``, ``driver_status`` and ``device_config_status`` are whole status objects by name, with the
+    namespace before it where there is one; a condition without lastTransitionTime
     has just changed: whoever writes the status stamps it (``conditions.stamp``). ``advice`` becomes log lines and
     Events once each: their subject is ``Node/<name>``, ``ClusterPolicy/<name>`` or ``NVIDIADriver/<name>``.
     """
@@ -377,6 +436,9 @@ class ClusterPlan:
     upgrades: UpgradePlan = field(default_factory=UpgradePlan)
     policy_status: Mapping[str, Object] = field(default_factory=dict)
     driver_status: Mapping[str, Object] = field(default_factory=dict)
+    device_config_status: Mapping[str, Object] = field(default_factory=dict)
+    endpoint_slices: tuple[Object, ...] = ()
+    released: tuple[DeviceConfig, ...] = ()
     advice: tuple[Advice, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     again_after: float | None = None

@@ -19,11 +19,14 @@ from kgpu.base.quantity import Quantity, QuantityError
 from kgpu.formats import agent_report, gpu_report, mig_request, names, validation_report
 from kgpu.formats.agent_report import AgentReport
 from kgpu.operator.model import ClusterNode, NodeCondition, Object
+from kgpu.operator.vendors import VENDORS, is_accelerator, of_vendor, seen
 
 KEPT_ANNOTATIONS: Final = (
     names.ROLES_ANNOTATION, names.DRIVER_UPGRADE_ENABLED, names.DRIVER_UPGRADE_INITIAL, names.MIG_DEFAULT_ANNOTATION,
 )  # fmt: skip
-REPORTS: Final = (names.GPUS_ANNOTATION, names.VALIDATION_ANNOTATION, names.MIG_REPORT_ANNOTATION)
+REPORTS: Final = (
+    names.GPUS_ANNOTATION, names.VALIDATION_ANNOTATION, names.MIG_REPORT_ANNOTATION, names.PARTITION_REPORT_ANNOTATION,
+)  # fmt: skip
 MAX_REPORTS: Final = 16
 """Processes of a node whose reports are read; there are no more roles than that."""
 KEPT_CONDITIONS: Final = ("Ready", names.VALIDATED_CONDITION, names.GPUS_HEALTHY_CONDITION)
@@ -72,6 +75,7 @@ def read_node(obj: Any) -> ClusterNode:
     conditions = _conditions(status.get("conditions"))
     agent, report, reports = _reports(annotations)
     ready = conditions.get("Ready")
+    vendor = seen(labels, report) or labels.get(names.LABEL_VENDOR, "")
     return ClusterNode(
         name=text(metadata.get("name")),
         uid=text(metadata.get("uid")),
@@ -90,14 +94,15 @@ def read_node(obj: Any) -> ClusterNode:
         kernel=labels.get(names.NFD_KERNEL_FULL) or _fact(info.get("kernelVersion")),
         architecture=_fact(info.get("architecture")) or labels.get("kubernetes.io/arch", "amd64"),
         kubelet=_fact(info.get("kubeletVersion")),
-        capacity=_counts(status.get("capacity")),
-        allocatable=_counts(status.get("allocatable")),
+        capacity=_counts(status.get("capacity"), vendor),
+        allocatable=_counts(status.get("allocatable"), vendor),
         conditions=conditions,
         report=report,
         reports=reports,
         agent=agent,
         gpus=gpu_report.of_node(annotations),
         mig=mig_request.read_report(annotations),
+        partition=mig_request.read_report(annotations, names.PARTITION_REPORT_ANNOTATION),
         validation=validation_report.of_node(annotations),
         discovered=any(map(_is_discovery, items(metadata.get("managedFields")))),
     )
@@ -209,15 +214,13 @@ def _conditions(value: Any) -> dict[str, NodeCondition]:
 
 
 def _gpu_resources(value: Any) -> dict[str, Any]:
-    return {
-        _one(name): amount
-        for name, amount in mapping(value).items()
-        if name.startswith((names.GPU_RESOURCE, names.MIG_RESOURCE_PREFIX))
-    }
+    return {_one(name): amount for name, amount in mapping(value).items() if is_accelerator(name)}
 
 
-def _counts(value: Any) -> dict[str, int]:
-    return {name: _count(amount) for name, amount in _gpu_resources(value).items()}
+def _counts(value: Any, vendor: str) -> dict[str, int]:
+    """What is counted of a node's vendor; of NVIDIA where none is known."""
+    known = vendor if vendor in VENDORS else names.NVIDIA
+    return {name: _count(amount) for name, amount in of_vendor(mapping(value), known).items()}
 
 
 def _count(amount: Any) -> int:

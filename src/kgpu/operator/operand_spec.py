@@ -64,7 +64,7 @@ class OperandPod:
 
     ``container`` is the name as users know it. ``volumes`` are names of ``host_access``; ``labels`` are further labels
     of pods that live selectors have. ``env`` is for these pods alone. With ``host_pid`` the pod sees the host's
-    processes. ``config_folders`` are ConfigMaps that it sees as folders.
+    processes. ``config_folders`` are ConfigMaps that it sees as folders; ``tolerations`` come to the policy's.
     """
 
     container: str
@@ -75,6 +75,7 @@ class OperandPod:
     host_pid: Callable[[Policy], bool] = lambda _: False
     config_folders: Callable[[Scene], tuple[ConfigFolder, ...]] = lambda _: ()
     annotations: Callable[[Policy], dict[str, str]] = lambda _: {}
+    tolerations: tuple[Object, ...] = ()
     privileged: bool = True
     resources: Object = field(default_factory=lambda: RESOURCES)
 

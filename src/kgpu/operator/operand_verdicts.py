@@ -14,7 +14,7 @@ from kgpu.formats.operands import OPERANDS, Operand
 from kgpu.operator.allocation import LEAVING
 from kgpu.operator.causes import CauseView, unrendered
 from kgpu.operator.checks import refused_causes
-from kgpu.operator.labels import CONTAINER, TRUE, LabelRules, deploy, opted_out, workload
+from kgpu.operator.labels import CONTAINER, TRUE, LabelRules, deploy, is_taken, opted_out, serves, workload
 from kgpu.operator.model import ClusterNode, NodeLayout
 from kgpu.operator.operand_spec import SWITCHED_OFF, OperandSpec
 from kgpu.operator.operands import SPECS, is_enabled
@@ -31,10 +31,12 @@ def judge(view: CauseView, rules: LabelRules) -> tuple[OperandVerdict, ...]:
 def _out(view: CauseView) -> tuple[str, ...]:
     """Notes on GPU nodes without operands, and what keeps them off."""
     aside = sum(node.aside for node in view.gpu_nodes)
-    labelled = sum(map(opted_out, view.gpu_nodes)) - aside
+    taken = sum(is_taken(node) and not node.aside for node in view.gpu_nodes)
+    labelled = sum(map(opted_out, view.gpu_nodes)) - aside - taken
     rows = (
         (labelled, "opted out", names.LABEL_DEPLOY_OPERANDS),
         (aside, "been left out", "the Helm value agent.nodeSelector"),
+        (taken, "been left to another device plugin", "which offers their accelerators; remove it to have kgpu do so"),
     )
     return tuple(
         f"{count} GPU {'node has' if count == 1 else 'nodes have'} {what} ({by})" for count, what, by in rows if count
@@ -96,6 +98,8 @@ def _expected(spec: OperandSpec, where: str, nodes: list[ClusterNode]) -> tuple[
     key = deploy(spec.operand.deploy)
     wanted, off = [], []
     for node in nodes:
+        if not serves(spec.operand, node):
+            continue
         value = node.labels.get(key, "")
         if (where and node.labels.get(where) != TRUE) or (spec.per_node and value in ("", LEAVING)):
             continue

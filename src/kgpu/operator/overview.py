@@ -7,6 +7,7 @@ what the operator has written where that differs.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Final
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.plain import items, mapping, text
+from kgpu.base.printable import counted
 from kgpu.formats import names
 from kgpu.formats.support import cuda_of
 from kgpu.operator import conditions
@@ -22,13 +24,14 @@ from kgpu.operator.causes import APPLY_FAILED, Cause, unrendered
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY
 from kgpu.operator.field_rows import FieldRow, field_rows
 from kgpu.operator.gpu_health import gpus_of
-from kgpu.operator.labels import deploy, has_gpu, is_gpu, opted_out
+from kgpu.operator.labels import deploy, has_accelerators, is_known, opted_out, vendor_of
 from kgpu.operator.model import ClusterNode, NvidiaDriver, ObservedCluster, OperatorSettings, Policy
-from kgpu.operator.plan_report import printable_error
-from kgpu.operator.policy_summary import root_causes
+from kgpu.operator.plan_report import MANIFEST_WARNING, of_device_configs, printable_error
+from kgpu.operator.policy_summary import not_computed, root_causes
 from kgpu.operator.rendering.ignored import SANDBOX
-from kgpu.operator.survey import Survey, labelled, survey
+from kgpu.operator.survey import LabelledCluster, Survey, labelled, survey
 from kgpu.operator.upgrades import NodeUpgrade
+from kgpu.operator.vendors import product
 from kgpu.operator.verdict import NodeCause, OperandVerdict
 from kgpu.operator.versions import Unsupported
 
@@ -38,8 +41,9 @@ WAITS: Final = "waits"
 OFF: Final = "off"
 """The states of an operand on a node; off: it is not meant to run there."""
 
+INSTALL: Final = "helm install kgpu charts/kgpu -n gpu-operator --create-namespace --set image.repository=REGISTRY/kgpu"
 _REMEDIES: Final = {
-    "ManifestWarning": "correct the field: kubectl edit clusterpolicy",
+    MANIFEST_WARNING: "correct the field: kubectl edit clusterpolicy",
     "Leaving": "wait until what it has made is gone: kubectl get clusterpolicy -w",
 }
 
@@ -69,13 +73,15 @@ class ResourceAmounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOverview:
-    """One GPU node. ``operands`` has ``works``, ``fails``, ``waits`` or ``off`` by operand name: how the operand is.
+    """One GPU node. ``vendor`` is whose devices it is served for. ``operands`` has ``works``, ``fails``, ``waits`` or
+    ``off`` by operand name: how the operand is.
 
     ``gpus_bad`` is how many of its GPUs take no work by the health role's verdict, ``gpus_to_look_at`` how many do and
     want to be looked at.
     """
 
     name: str
+    vendor: str
     ready: bool
     product: str
     system: str
@@ -129,12 +135,15 @@ class UpgradeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The state of the whole cluster. ``unread`` is what could not be read, so that nothing is known about it."""
+    """The state of the whole cluster. ``installed``: there is an operator of kgpu. ``unread`` is what could not be
+    read, so that nothing is known about it.
+    """
 
     ready: bool
     headline: str
     namespace: str
     operator: str
+    installed: bool = False
     policy: str = ""
     layout: str = ""
     nodes: tuple[NodeOverview, ...] = ()
@@ -150,7 +159,8 @@ class Overview:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorState:
     """What is known of the operator's Deployment. ``said`` describes it in words; ``down``: it exists and does not run;
-    ``name`` is its name, "" without one; ``idle``: it is scaled to 0; ``release`` is Helm's, "" without one.
+    ``name`` is its name, "" without one; ``idle``: it is scaled to 0; ``release`` is Helm's, "" without one; ``image``
+    is what it runs, "" where that is not known.
     """
 
     said: str = ""
@@ -158,6 +168,7 @@ class OperatorState:
     name: str = ""
     idle: bool = False
     release: str = ""
+    image: str = ""
 
 
 def overview(
@@ -172,6 +183,7 @@ def overview(
     active = choose_policy(observed)
     policy = active.policy
     aside = (*_aside(active), *([_operator_down(state, settings)] if state.down else []))
+    stand_in = tuple(_stand_in(observed.nodes, state, settings))
     if policy is None or policy.problem or active.foreign:
         problem = _stopper(active, policy, state, settings)
         return Overview(
@@ -179,30 +191,35 @@ def overview(
             headline=problem.what,
             namespace=settings.namespace,
             operator=state.said,
+            installed=bool(state.name),
             policy=policy.name if policy else "",
             layout=settings.layout.value,
-            nodes=tuple(_row(node, ()) for node in observed.nodes if is_gpu(node)),
-            other_nodes=sum(not is_gpu(node) for node in observed.nodes),
+            nodes=tuple(_row(node, ()) for node in observed.nodes if has_accelerators(node)),
+            other_nodes=sum(not has_accelerators(node) for node in observed.nodes),
             drivers=_drivers(observed.drivers, observed.nodes),
-            problems=tuple(map(with_remedy, (problem, *aside))),
+            problems=tuple(map(with_remedy, (*stand_in, problem, *aside))),
             unread=unread,
         )
     if not observed.apply_errors and _is_current(policy):  # only the operator knows what it has been refused
         observed = dataclasses.replace(observed, apply_errors=conditions.refusals(policy.status))
-    known = survey(labelled(observed, policy, settings), settings, policy)
+    cluster = labelled(observed, policy, settings)
+    known = survey(cluster, settings, policy)
     written = _written(policy)
     judged_ready = known.summary.state == STATE_READY
     problems = (
         *sorted((*_problems(known), *_gpus(known.view.gpu_nodes)), key=_weight),
-        *aside, *_switched_off(known), *_outside(known.findings), *_warnings(policy), *_without_effect(known),
+        *aside, *_switched_off(known), *_outside(known.findings), *_warnings(policy), *_device_configs(cluster),
+        *_without_effect(known),
     )  # fmt: skip
     if judged_ready and written != STATE_READY:
         problems = (_disagreement(policy, written), *problems)
+    problems = (*stand_in, *problems)
     return Overview(
         ready=judged_ready and written == STATE_READY,
         headline=_headline(known, policy, written),
         namespace=settings.namespace,
         operator=state.said,
+        installed=bool(state.name),
         policy=policy.name,
         layout=settings.layout.value,
         nodes=tuple(_row(node, known.verdicts) for node in known.view.gpu_nodes),
@@ -227,10 +244,27 @@ def _operator_down(operator: OperatorState, settings: OperatorSettings) -> Shown
     return ShownProblem(what=what, remedy=remedy, reason="OperatorDown", warning=True)
 
 
+def _stand_in(
+    nodes: Iterable[ClusterNode], operator: OperatorState, settings: OperatorSettings
+) -> Iterable[ShownProblem]:
+    """That simulated nodes don't have the image that kgpu is to run from: their pods run and do nothing."""
+    simulated = tuple(sorted(node.name for node in nodes if names.NODE_HOST_LABEL in node.labels))
+    if not simulated or not operator.image or re.fullmatch(names.IMAGE_PATTERN, operator.image):
+        return
+    upgrade = f"helm -n {settings.namespace} upgrade {operator.release or 'kgpu'} charts/kgpu"
+    yield ShownProblem(
+        what=f"simulated nodes know kgpu's image as {names.IMAGE_REPOSITORY} alone: a stand-in, which does nothing, "
+        f"runs there in place of {operator.image}",
+        remedy=f"{upgrade} --reset-then-reuse-values --set image.repository={names.IMAGE_REPOSITORY}",
+        reason="StandIn",
+        nodes=simulated,
+    )
+
+
 def _policy_remedy(operator: OperatorState, settings: OperatorSettings) -> str:
     """How to get a ClusterPolicy; where the operator is installed, a second release would be in its way."""
     if not operator.name:
-        return "install the chart: helm install gpu-operator charts/kgpu -n gpu-operator --create-namespace"
+        return f"install the chart: {INSTALL}"
     if not operator.release:
         return "apply your ClusterPolicy: kubectl apply -f FILE"
     again = f"helm -n {settings.namespace} upgrade {operator.release} charts/kgpu --reuse-values"
@@ -265,7 +299,9 @@ def _headline(known: Survey, policy: Policy, written: str) -> str:
         count = len(gpus)
         validated = conditions.counts(len(known.view.nodes), gpus)["validated"]
         share = "all validated" if validated == count else f"{validated} of {count} validated"
-        head = f"ClusterPolicy {policy.name} is ready: {count} GPU {'node' if count == 1 else 'nodes'}, {share}"
+        if bare := not_computed(gpus):
+            share += f", nothing computed on {counted(len(bare), 'node')} of other vendors"
+        head = f"ClusterPolicy {policy.name} is ready: {counted(count, 'GPU node')}, {share}"
         return head + _not_offered(known) + _not_well(gpus)
     if state == STATE_READY:
         return f"Everything works, but ClusterPolicy {policy.name} does not say so yet"
@@ -440,10 +476,17 @@ def _outside(findings: Iterable[Unsupported]) -> Iterable[ShownProblem]:
 def _warnings(policy: Policy) -> Iterable[ShownProblem]:
     """Warnings of the policy's manifest, without fields that are not provided yet: they have rows of their own."""
     return (
-        ShownProblem(what=f"ClusterPolicy {policy.name}: {warning}", reason="ManifestWarning", warning=True)
+        ShownProblem(what=f"ClusterPolicy {policy.name}: {warning}", reason=MANIFEST_WARNING, warning=True)
         for warning in policy.warnings
         if warning not in policy.of_unbuilt
     )
+
+
+def _device_configs(cluster: LabelledCluster) -> Iterable[ShownProblem]:
+    """AMD's DeviceConfigs that are not followed as they stand; a node keeps what it has."""
+    for advice in of_device_configs(cluster.observed, cluster.selection):
+        if advice.reason != MANIFEST_WARNING:
+            yield _of(advice, warning=True)
 
 
 def _without_effect(known: Survey) -> Iterable[ShownProblem]:
@@ -456,12 +499,13 @@ def _without_effect(known: Survey) -> Iterable[ShownProblem]:
 
 
 def _row(node: ClusterNode, verdicts: tuple[OperandVerdict, ...]) -> NodeOverview:
-    report, gpus = node.report, gpus_of(node)
+    report, gpus, vendor = node.report, gpus_of(node), vendor_of(node)
     driver = (report.driver[:40] if report else "") or _driver_label(node)
     return NodeOverview(
         name=node.name,
+        vendor=vendor,
         ready=node.ready,
-        product=node.labels.get(names.LABEL_GPU_PRODUCT, "") or ("" if has_gpu(node) else "(not looked at)"),
+        product=product(node.labels, vendor) or ("" if is_known(node) else "(not looked at)"),
         system=f"{node.os_id} {node.os_version}".strip(),
         runtime=f"{node.runtime} {node.runtime_version}".strip(),
         driver=driver,

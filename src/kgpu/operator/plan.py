@@ -14,13 +14,16 @@ from collections.abc import Iterable
 from kgpu.base.advice import Advice
 from kgpu.formats.crd.nodeoperation import STEADY_SECONDS
 from kgpu.kube.kinds import NODE_OPERATIONS
-from kgpu.operator import conditions, plan_report, versions
+from kgpu.operator import conditions, device_config_status, plan_report, versions
 from kgpu.operator.active_policy import ActivePolicy, choose_policy, hands_off, ignored
 from kgpu.operator.causes import CauseView
+from kgpu.operator.device_configs import released
 from kgpu.operator.driver_status import driver_statuses
 from kgpu.operator.model import ClusterPlan, Object, ObservedCluster, OperatorSettings, Policy, UpgradePlan
-from kgpu.operator.objects.common import has_kind
+from kgpu.operator.objects.common import Scene, has_kind
+from kgpu.operator.objects.device_config_services import endpoint_slices
 from kgpu.operator.objects.driver import orphans
+from kgpu.operator.operands import exporter
 from kgpu.operator.survey import LabelledCluster, daemon_sets, labelled, survey
 from kgpu.operator.upgrade_operations import upgrade_plan, without_drivers
 from kgpu.operator.upgrades import wanted_driver
@@ -33,11 +36,13 @@ def plan(observed: ObservedCluster, settings: OperatorSettings) -> ClusterPlan:
         return _hands_off(observed, settings, active)
     policy = active.policy
     if policy is None:
-        return _without_policy(labelled(observed, None, settings), settings, active)
+        made = _without_policy(labelled(observed, None, settings), settings, active)
+        return dataclasses.replace(made, released=released(observed, settings))
     if policy.problem is not None:
         return _unreadable(observed, settings, active, policy, policy.problem)
     made = _in_force(labelled(observed, policy, settings), settings, active, policy)
-    return dataclasses.replace(made, advice=(*made.advice, *plan_report.upgrade_steps(observed.nodes, made.nodes)))
+    steps = plan_report.upgrade_steps(observed.nodes, made.nodes)
+    return dataclasses.replace(made, advice=(*made.advice, *steps), released=released(observed, settings))
 
 
 def _in_force(
@@ -63,8 +68,16 @@ def _in_force(
             },
             **_ignored(settings, active.ignored, policy),
         },
+        endpoint_slices=endpoint_slices(
+            cluster.observed, settings, exporter.listens(Scene(policy, settings, cluster.observed))
+        ),
         driver_status=driver_statuses(known.view, cluster.assignment, cluster.rules),
-        advice=(*plan_report.advice(known, cluster.rules), *losers),
+        device_config_status=device_config_status.statuses(known.view, cluster.selection),
+        advice=(
+            *plan_report.advice(known, cluster.rules),
+            *plan_report.of_device_configs(cluster.observed, cluster.selection),
+            *losers,
+        ),
         metrics=plan_report.metrics(known, ready=summary.state == conditions.STATE_READY),
         again_after=STEADY_SECONDS if any(upgrade.unsure for upgrade in known.view.upgrades.values()) else None,
     )
@@ -92,6 +105,9 @@ def _hands_off(observed: ObservedCluster, settings: OperatorSettings, active: Ac
     return ClusterPlan(
         hold=True,
         policy_status={policy.name: _failed(settings, policy, each[policy.name]) for policy in policies},
+        device_config_status=device_config_status.held(
+            observed, hands_off(active.foreign, active.foreign_version).printable()
+        ),
         advice=tuple(each.values()),
         metrics=plan_report.plain_metrics(observed, plan_report.NOT_READY),
     )
@@ -109,6 +125,7 @@ def _unreadable(
             policy.name: _failed(settings, policy, warning),
             **_ignored(settings, active.ignored, policy),
         },
+        device_config_status=device_config_status.held(observed, warning),
         advice=(warning,),
         metrics=plan_report.plain_metrics(observed, plan_report.BROKEN),
     )
@@ -136,6 +153,7 @@ def _without_policy(cluster: LabelledCluster, settings: OperatorSettings, active
             for driver in cluster.observed.drivers
             if not driver.deleting
         },
+        device_config_status=device_config_status.held(cluster.observed, lacks),
         metrics=plan_report.plain_metrics(cluster.observed, plan_report.NO_POLICY),
     )
 

@@ -6,7 +6,8 @@ Texts are stable: the same problem always has the same text, so that it is repor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import UserError
@@ -14,7 +15,8 @@ from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.operator import versions
 from kgpu.operator.causes import CauseView
-from kgpu.operator.labels import WORKLOADS, LabelRules, is_gpu
+from kgpu.operator.device_configs import Selection
+from kgpu.operator.labels import WORKLOADS, LabelRules, has_accelerators, is_gpu
 from kgpu.operator.model import ClusterNode, NodeLabels, ObservedCluster
 from kgpu.operator.objects import toolkit_state
 from kgpu.operator.policy_summary import has_feature_labels
@@ -22,6 +24,7 @@ from kgpu.operator.survey import Survey
 from kgpu.operator.upgrade_slots import upgrade_slots
 from kgpu.operator.upgrades import AT_REST, UpgradeState
 
+MANIFEST_WARNING: Final = "ManifestWarning"
 OK, NOT_READY, NO_POLICY, BROKEN = 1.0, 0.0, -1.0, -2.0
 """Values of ``gpu_operator_reconciliation_status``."""
 
@@ -30,9 +33,9 @@ def advice(survey: Survey, rules: LabelRules) -> tuple[Advice, ...]:
     """Return all advice about a policy in force, each once."""
     view = survey.view
     subject = f"ClusterPolicy/{view.policy.name}"
-    advice = [warning_advice(subject, "ManifestWarning", warning) for warning in view.policy.warnings]
+    advice = [warning_advice(subject, MANIFEST_WARNING, warning) for warning in view.policy.warnings]
     advice += [
-        warning_advice(f"NVIDIADriver/{driver.name}", "ManifestWarning", warning)
+        warning_advice(f"NVIDIADriver/{driver.name}", MANIFEST_WARNING, warning)
         for driver in view.observed.drivers
         if not driver.deleting
         for warning in driver.warnings
@@ -50,6 +53,19 @@ def advice(survey: Survey, rules: LabelRules) -> tuple[Advice, ...]:
     return tuple(dict.fromkeys(advice))
 
 
+def of_device_configs(observed: ObservedCluster, selection: Selection) -> Iterator[Advice]:
+    """What is wrong with AMD's DeviceConfigs, and their fields without effect."""
+    for config in observed.device_configs:
+        if config.deleting:
+            continue
+        subject, who = f"DeviceConfig/{config.key}", f"DeviceConfig {config.key}: "
+        problem = selection.problems.get(config.key)
+        if problem is not None:
+            yield warning_advice(subject, problem.reason, f"{who}{problem.what}", problem.remedy)
+        for warning in config.warnings:
+            yield warning_advice(subject, MANIFEST_WARNING, f"{who}{warning}")
+
+
 def warning_advice(subject: str, reason: str, what: str, remedy: str = "") -> Advice:
     """Advice with severity warning; texts that it quotes are made printable."""
     return Advice(subject=subject, what=what, severity=Severity.WARNING, remedy=remedy, reason=reason).printable()
@@ -58,7 +74,7 @@ def warning_advice(subject: str, reason: str, what: str, remedy: str = "") -> Ad
 def plain_metrics(observed: ObservedCluster, status: float) -> dict[str, float]:
     """The metrics without a policy in force."""
     return {
-        "gpu_operator_gpu_nodes_total": float(sum(map(is_gpu, observed.nodes))),
+        "gpu_operator_gpu_nodes_total": float(sum(map(has_accelerators, observed.nodes))),
         "gpu_operator_reconciliation_status": status,
         "gpu_operator_reconciliation_has_nfd_labels": float(has_feature_labels(observed.nodes)),
     }
@@ -141,7 +157,8 @@ def printable_error(error: UserError) -> UserError:
 
 
 def _has_wrong_workload(node: ClusterNode, rules: LabelRules) -> bool:
-    return rules.sandbox and node.labels.get(names.LABEL_WORKLOAD_CONFIG, rules.workload) not in WORKLOADS
+    wanted = node.labels.get(names.LABEL_WORKLOAD_CONFIG, rules.workload)
+    return rules.sandbox and is_gpu(node) and wanted not in WORKLOADS
 
 
 def _wrong_workload(node: ClusterNode, rules: LabelRules) -> Advice:

@@ -11,13 +11,14 @@ from kgpu.formats import names
 from kgpu.formats.operands import BY_NAME, DAEMON_SETS
 from kgpu.operator.causes import APPLY_FAILED, Cause, CauseView, not_applied
 from kgpu.operator.conditions import STATE_NOT_READY, STATE_READY, condition, failure, success
+from kgpu.operator.labels import opted_out, vendor_of
 from kgpu.operator.model import ClusterNode, Object, Policy
-from kgpu.operator.verdict import NOT_LOOKED_AT, SHOWN, NodeCause, OperandVerdict, findings_text
+from kgpu.operator.vendors import VENDORS, pci_labels
+from kgpu.operator.verdict import NOT_LOOKED_AT, SHOWN, NodeCause, OperandVerdict, findings_text, some_nodes
 
 RECONCILED: Final = "ClusterPolicy is ready as all resources have been successfully reconciled"
 NO_LABELS: Final = "No NFD labels found"
 NO_GPU_NODE: Final = "No GPU node found, watching for new nodes to join the cluster."
-LOOKED_FOR: Final = "looked for " + ", ".join(names.NFD_PCI_NVIDIA) + " = true"
 EVERY_NODE: Final = 20
 """Nodes with the same trouble up to which each gets its own Event."""
 
@@ -62,13 +63,28 @@ def summarize(view: CauseView, verdicts: tuple[OperandVerdict, ...], prerequisit
         pair = success(absent.reason, absent.line())
         advice = (*advice, _advice_of(f"ClusterPolicy/{view.policy.name}", absent))
     else:
-        pair = success("Reconciled", RECONCILED)
+        pair = success("Reconciled", f"{RECONCILED}{_not_computed(view)}")
     return Summary(state=STATE_READY, conditions=(*pair, *each), advice=advice)
+
+
+def not_computed(nodes: Iterable[ClusterNode]) -> list[str]:
+    """The names of those nodes on whose devices nothing has computed, as kgpu has no program for their vendor's."""
+    return [
+        node.name for node in nodes if not opted_out(node) and not VENDORS[vendor_of(node) or names.NVIDIA].computes
+    ]
+
+
+def _not_computed(view: CauseView) -> str:
+    found = not_computed(view.gpu_nodes)
+    if not found:
+        return ""
+    return f"; nothing has computed on {some_nodes(found)}: kgpu has no program for the devices of its vendor"
 
 
 def _no_gpus(view: CauseView, verdicts: tuple[OperandVerdict, ...]) -> Cause:
     """Why there is nothing to do; the policy is ready all the same, as with the replaced operator."""
     looked = [node.name for node in view.nodes]
+    looked_for = f"looked for {', '.join(pci_labels(view.settings.vendors))} = true"
     more = f" (+{len(looked) - SHOWN} more)" if len(looked) > SHOWN else ""
     where = f"on {', '.join(looked[:SHOWN])}{more}" if looked else "on no node at all"
     aside = [note for verdict in verdicts for note in verdict.notes if note.startswith(NOT_LOOKED_AT)]
@@ -76,17 +92,18 @@ def _no_gpus(view: CauseView, verdicts: tuple[OperandVerdict, ...]) -> Cause:
     if not has_feature_labels(view.nodes):
         return Cause(
             reason="NFDLabelsMissing",
-            what=f"{NO_LABELS}; {LOOKED_FOR} {where}{extra}",
+            what=f"{NO_LABELS}; {looked_for} {where}{extra}",
             remedy="let a node feature discovery run: set the Helm value nfd.enabled, or see why yours labels nothing",
         )
     near = _near_miss(view.nodes)
+    ids = "|".join(row.pci_id for name, row in VENDORS.items() if name in view.settings.vendors)
     return Cause(
         reason="NoGPUNodes",
-        what=f"{NO_GPU_NODE} {LOOKED_FOR.capitalize()} {where}{extra}{near}",
+        what=f"{NO_GPU_NODE} {looked_for.capitalize()} {where}{extra}{near}",
         remedy=(
             "set deviceLabelFields: [vendor] for the pci source of your node feature discovery"
             if near
-            else "nothing where there are none; otherwise look on the node with: lspci -d 10de:"
+            else f"nothing where there are none; otherwise look on the node with: lspci -nn | grep -E '{ids}'"
         ),
     )
 

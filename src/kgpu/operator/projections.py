@@ -24,6 +24,8 @@ from kgpu.formats.driver_revision import revision_of
 from kgpu.formats.pod_origin import controller_of, node_of
 from kgpu.operator import openshift
 from kgpu.operator.model import (
+    AgentPod,
+    DeviceConfig,
     NodeDriverPod,
     NvidiaDriver,
     Object,
@@ -59,12 +61,10 @@ def node(obj: Object) -> Object:
 def policy(obj: Object) -> Object:
     """A ClusterPolicy, decoded."""
     decoded = decode.clusterpolicy(obj)
-    metadata = mapping(obj.get("metadata"))
-    finalizers = tuple(text(finalizer) for finalizer in items(metadata.get("finalizers")))
     value = Policy(
         **_of_custom(obj), spec=decoded.spec, warnings=tuple(map(one_line, decoded.warnings)),
         unbuilt=tuple(map(one_line, decoded.unbuilt)), of_unbuilt=frozenset(map(one_line, decoded.of_unbuilt)),
-        problem=_printable(decoded.problem), finalizers=finalizers,
+        problem=_printable(decoded.problem), finalizers=_finalizers(obj),
     )  # fmt: skip
     return {"metadata": _pick(obj, _IDENTITY), "value": value}
 
@@ -76,6 +76,21 @@ def driver(obj: Object) -> Object:
     unbuilt = tuple(map(one_line, decoded.unbuilt))
     value = NvidiaDriver(**_of_custom(obj), spec=decoded.spec, warnings=warnings, unbuilt=unbuilt, problem=problem)
     return {"metadata": _pick(obj, _IDENTITY), "value": value}
+
+
+def device_config(obj: Object) -> Object:
+    """A DeviceConfig, decoded."""
+    decoded, metadata = decode.deviceconfig(obj), mapping(obj.get("metadata"))
+    value = DeviceConfig(
+        **_of_custom(obj), namespace=text(metadata.get("namespace")), spec=decoded.spec,
+        warnings=tuple(map(one_line, decoded.warnings)), unbuilt=tuple(map(one_line, decoded.unbuilt)),
+        problem=_printable(decoded.problem), finalizers=_finalizers(obj),
+    )  # fmt: skip
+    return {"metadata": _pick(obj, _IDENTITY), "value": value}
+
+
+def _finalizers(obj: Object) -> tuple[str, ...]:
+    return tuple(map(text, items(mapping(obj.get("metadata")).get("finalizers"))))
 
 
 def _printable(problem: Advice | None) -> Advice | None:
@@ -129,6 +144,7 @@ def pod(obj: Object) -> Object:
         "reason": reason,
         "message": message,
         "ready": ready.get("status") == "True",
+        "address": "" if metadata.get("deletionTimestamp") else text(status.get("podIP")),
         "ready_since": text(ready.get("lastTransitionTime")),
         "driver": _driver_facts(obj, owner, placed=placed),
     }
@@ -342,6 +358,15 @@ def nodes_by_daemon_set(pods: Iterable[Object]) -> dict[str, frozenset[str]]:
         if pod["owner"]:
             nodes_by_set.setdefault(pod["owner"], set()).add(pod["node"])
     return {name: frozenset(nodes) for name, nodes in nodes_by_set.items()}
+
+
+def agents(pods: Iterable[Object]) -> dict[str, AgentPod]:
+    """The pods of the agent that have an address and are to stay, by node."""
+    return {
+        pod["node"]: AgentPod(address=pod["address"], ready=pod["ready"])
+        for pod in pods
+        if pod["owner"] == names.AGENT_DAEMON_SET and pod["address"]
+    }
 
 
 def newest_pods(pods: Iterable[Object]) -> dict[str, str]:

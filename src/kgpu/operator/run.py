@@ -23,7 +23,9 @@ from kgpu.base.waits import first_of
 from kgpu.kube import kinds
 from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, KubeUnreachableError, Object, Resource
 from kgpu.kube.shared_informer import SharedInformer
+from kgpu.operator.amd_kind import AmdKind
 from kgpu.operator.applying import Applier
+from kgpu.operator.endpoints import Endpoints
 from kgpu.operator.event_recorder import EventRecorder
 from kgpu.operator.labelling import NodeLabeller
 from kgpu.operator.leaving import Leaving
@@ -140,6 +142,8 @@ class _Term:
         self.upgrading = Upgrading(api, watching, clock=clock, count=count)
         self.statuses = Statuses(api, watching, clock=clock, count=count)
         self.recorder = EventRecorder(api, watching, clock=clock, count=count, dropped=operator.figures.dropped)
+        self.amd = AmdKind(api, watching, wanted=operator.settings.device_configs)
+        self.endpoints = Endpoints(api, namespace=namespace, wanted=operator.settings.device_configs, clock=clock)
         self.leaving = Leaving(api, watching, namespace=namespace, clock=clock, seconds=operator.leave_seconds)
 
     async def loop(self) -> None:
@@ -201,10 +205,12 @@ class _Term:
             # Before the Nodes, because the labels of a thousand would delay them.
             if not holds and not plan.hold:
                 await self.applier.converge(plan)
+                await self.endpoints.converge(plan.endpoint_slices)
                 await self.upgrading.converge(plan.upgrades)
         finally:
             self.labeller.want(() if holds else plan.nodes)
         await self.statuses.write(plan)
+        await self.amd.converge(plan.released)
         self.recorder.record(
             (*plan.advice, *operator.watching.advice(), *self.others.advice(), *self.statuses.advice())
         )
@@ -212,6 +218,7 @@ class _Term:
         now = clock.monotonic()
         times = [
             self.applier.again_at,
+            self.endpoints.again_at,
             self.upgrading.again_at,
             self.statuses.again_at,
             self.others.again_at,

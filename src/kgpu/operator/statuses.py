@@ -22,7 +22,7 @@ from kgpu.kube import kinds
 from kgpu.kube.port import KubeApi, KubeRefusedError, Object, Resource, version_of
 from kgpu.operator import conditions, projections
 from kgpu.operator.model import ClusterPlan
-from kgpu.operator.watching import ClusterWatching
+from kgpu.operator.watching import DEVICE_CONFIGS, ClusterWatching
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +32,21 @@ DEFINED_ANEW: Final = 600.0  # seconds until a change makes fields that the defi
 STATUSES: Final[tuple[tuple[str, Resource, Callable[[ClusterPlan], Mapping[str, Object]]], ...]] = (
     ("policies", kinds.CLUSTER_POLICIES, lambda plan: plan.policy_status),
     ("drivers", kinds.NVIDIA_DRIVERS, lambda plan: plan.driver_status),
+    (DEVICE_CONFIGS, kinds.DEVICE_CONFIGS, lambda plan: plan.device_config_status),
 )
 _UNDECLARED: Final = "field not declared in schema"
 """The API server's words in refusing a server-side apply, after the field's path and a colon."""
+
+
+def _identity(obj: Object) -> Object:
+    metadata = obj["metadata"]
+    return {key: metadata[key] for key in ("name", "namespace", "uid") if metadata.get(key)}
+
+
+def key_of(name: str) -> tuple[str, str]:
+    """Namespace and name of an object as plans name it: ``namespace/name``, or a name alone."""
+    namespace, _, bare = name.rpartition("/")
+    return namespace, bare
 
 
 class Statuses:
@@ -71,7 +83,7 @@ class Statuses:
         for feed, resource, statuses in STATUSES:
             live = self._watching.objects(feed)
             for name, status in sorted(statuses(plan).items()):
-                known = live.get(("", name))
+                known = live.get(key_of(name))
                 if known is not None and not same(known["value"].status, status):
                     yield resource, name, status, known
 
@@ -88,7 +100,7 @@ class Statuses:
             return
         stamp = stamp_of(self._now())
         body: Object = {
-            "metadata": {"name": name, "uid": known["metadata"]["uid"]},
+            "metadata": _identity(known),
             "status": conditions.stamp(status, stamp),
         }
         self._count(f"{resource.kind}/status")

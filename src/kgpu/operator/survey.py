@@ -14,17 +14,20 @@ from kgpu.base.advice import Advice
 from kgpu.base.plain import mapping
 from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import Cdi
+from kgpu.formats.names import NVIDIA
 from kgpu.operator import driver_moves, upgrade_marks, versions
 from kgpu.operator.allocation import allocation_rules
 from kgpu.operator.causes import Cause, CauseView
+from kgpu.operator.device_configs import Selection, by_claims, select, switched_off
 from kgpu.operator.drivers import Assignment, assign
-from kgpu.operator.labels import NO_MARKS, LabelRules, applied, has_agent, is_gpu, label_plan
+from kgpu.operator.labels import NO_MARKS, LabelRules, applied, has_accelerators, has_agent, is_gpu, label_plan
 from kgpu.operator.model import ClusterNode, NodeLabels, Object, ObservedCluster, OperatorSettings, Policy
 from kgpu.operator.objects.common import Rendered
 from kgpu.operator.operand_verdicts import judge
 from kgpu.operator.policy_summary import Summary, summarize
 from kgpu.operator.rendering.render import render
 from kgpu.operator.upgrades import node_upgrades
+from kgpu.operator.vendors import seen
 from kgpu.operator.verdict import OperandVerdict
 
 DAEMON_SET: Final = "DaemonSet"
@@ -32,12 +35,15 @@ DAEMON_SET: Final = "DaemonSet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledCluster:
-    """The cluster as it will be once ``changes`` are written, which follow from ``rules`` and ``assignment``."""
+    """The cluster as it will be once ``changes`` are written, which follow from ``rules``, ``assignment`` and
+    ``selection``.
+    """
 
     observed: ObservedCluster
     changes: tuple[NodeLabels, ...]
     rules: LabelRules
     assignment: Assignment
+    selection: Selection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +64,11 @@ def labelled(observed: ObservedCluster, policy: Policy | None, settings: Operato
     if rules.driver_crd:
         assignment = assign(observed.drivers, (node for node in observed.nodes if is_gpu(node)))
     changes, nodes, unmarked = [], [], []
+    chosen = Selection()
+    if policy is not None:
+        chosen = select(observed.device_configs, observed.nodes, settings, claims=rules.allocation.claims)
     moving, handed_over = driver_moves.moving(observed, rules, assignment), driver_moves.handed_over(observed, rules)
-    seen = [_chosen(settings, node, moving.get(node.name)) for node in observed.nodes]
+    seen = [_chosen(settings, node, moving.get(node.name), chosen) for node in observed.nodes]
     marks = upgrade_marks.of_nodes(dataclasses.replace(observed, nodes=tuple(seen)), policy)
     for node in sorted(seen, key=lambda node: node.name):
         own = marks.get(node.name, NO_MARKS)
@@ -71,14 +80,24 @@ def labelled(observed: ObservedCluster, policy: Policy | None, settings: Operato
         if has_agent(nodes[-1]) and not has_agent(node):
             unmarked.append(node.name)
     after = dataclasses.replace(observed, nodes=tuple(nodes), unmarked=frozenset(unmarked))
-    return LabelledCluster(observed=after, changes=tuple(changes), rules=rules, assignment=assignment)
+    return LabelledCluster(observed=after, changes=tuple(changes), rules=rules, assignment=assignment, selection=chosen)
 
 
-def _chosen(settings: OperatorSettings, node: ClusterNode, next_owner: str | None) -> ClusterNode:
+def _chosen(settings: OperatorSettings, node: ClusterNode, next_owner: str | None, selection: Selection) -> ClusterNode:
     outside = not settings.agent_selector.items() <= node.labels.items()
-    if not outside and next_owner is None:
+    vendor = seen(node.labels, node.report) or node.labels.get(names.LABEL_VENDOR, "") or NVIDIA
+    config = selection.of.get(node.name)
+    if not outside and next_owner is None and vendor in settings.vendors and config is None:
         return node
-    return dataclasses.replace(node, aside=outside, next_owner=next_owner)
+    return dataclasses.replace(
+        node,
+        aside=outside,
+        served=settings.vendors,
+        next_owner=next_owner,
+        device_config="" if config is None else config.name,
+        without=frozenset() if config is None else switched_off(config, node),
+        by_claims=config is not None and by_claims(config, node),
+    )
 
 
 def _owner_of(node: ClusterNode, assignment: Assignment) -> str | None:
@@ -97,7 +116,7 @@ def survey(cluster: LabelledCluster, settings: OperatorSettings, policy: Policy)
         settings=settings,
         policy=policy,
         nodes=observed.nodes,
-        gpu_nodes=tuple(node for node in observed.nodes if is_gpu(node)),
+        gpu_nodes=tuple(node for node in observed.nodes if has_accelerators(node)),
         wanted=wanted,
         errors=rendered.errors,
         unusable_drivers=_unusable_drivers(rendered, cluster.assignment),

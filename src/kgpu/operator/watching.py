@@ -56,6 +56,7 @@ GONE_TIMES: Final = 3
 FORGET_AFTER: Final = 600.0
 POLICIES: Final = "policies"
 OPERATIONS: Final = "operations"
+DEVICE_CONFIGS: Final = "device configs"
 RELEASES, PROXIES, TOOLKITS = "cluster version", "cluster proxy", "driver toolkit"
 """What is followed of OpenShift."""
 PAUSE: Final = BackoffPolicy(first=0.1, cap=3.0, factor=2.0, jitter=0.3, healthy_after=10.0)
@@ -100,6 +101,14 @@ def feeds(namespace: str) -> tuple[WatchedObjects, ...]:
         WatchedObjects(name="nodes", scope=Scope(NODES), project=projections.node),
         WatchedObjects(name=POLICIES, scope=Scope(kinds.CLUSTER_POLICIES), project=projections.policy, optional=True),
         WatchedObjects(name="drivers", scope=Scope(kinds.NVIDIA_DRIVERS), project=projections.driver, optional=True),
+        WatchedObjects(
+            name=DEVICE_CONFIGS,
+            scope=Scope(kinds.DEVICE_CONFIGS),
+            project=projections.device_config,
+            optional=True,
+            waivable=True,
+            why="nodes with AMD GPUs are served as the ClusterPolicy says",
+        ),
         WatchedObjects(name="daemonsets", scope=Scope(kinds.DAEMON_SETS, namespace), project=projections.daemon_set),
         WatchedObjects(name="configmaps", scope=Scope(CONFIG_MAPS, namespace), project=projections.config_map),
         WatchedObjects(name="pods", scope=Scope(PODS, namespace), project=projections.pod),
@@ -312,10 +321,15 @@ class ClusterWatching:
             openshift=self._openshift(),
             policies=tuple(obj["value"] for obj in self.objects("policies").values()),
             drivers=tuple(obj["value"] for obj in self.objects("drivers").values()),
+            device_configs=tuple(obj["value"] for _, obj in sorted(self.objects(DEVICE_CONFIGS).items())),
             nodes=tuple(obj["node"] for _, obj in sorted(self.objects("nodes").items())),
             daemon_sets=daemon_sets,
             config_maps={name: obj["keys"] for (_, name), obj in self.objects("configmaps").items()},
+            given_maps=frozenset(
+                name for (_, name), obj in self.objects("configmaps").items() if not obj[projections.OWNED]
+            ),
             pods=projections.nodes_by_daemon_set(pods),
+            agents=projections.agents(pods),
             driver_pods=projections.driver_pods(pods, time.time()),
             upgrades=tuple(
                 obj["upgrade"] for _, obj in sorted(self.objects(OPERATIONS).items()) if obj["upgrade"] is not None
@@ -341,6 +355,7 @@ class ClusterWatching:
         for feed in feeds(self._settings.namespace):
             wanted = not feed.optional or self.serves(feed.scope.resource)
             wanted = wanted and (feed.name != OPERATIONS or self._settings.operations)
+            wanted = wanted and (feed.name != DEVICE_CONFIGS or self._settings.device_configs)
             if wanted and feed.name not in self._followed:
                 self._followed[feed.name] = self._start(feed)
             elif not wanted and feed.name in self._followed:

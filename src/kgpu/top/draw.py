@@ -8,6 +8,7 @@ from typing import Final
 from rich.text import Text
 
 from kgpu.base.errors import to_do
+from kgpu.base.printable import counted
 from kgpu.top import cells
 from kgpu.top.columns import COLUMNS, Cell, Column, DrawingStyle, level, row_cells
 from kgpu.top.rows import GpuRow, Row, Screen, TableView, TroubleRow
@@ -120,12 +121,15 @@ def _trouble(row: TroubleRow, width: int) -> Text:
 def summary(screen: Screen, width: int, look: DrawingStyle, *, clock: str = "") -> list[Text]:
     """Two lines about the whole."""
     whole = screen.whole
-    parts = [f"{screen.nodes} node{'' if screen.nodes == 1 else 's'}"]
+    parts = [counted(screen.nodes, "node")]
     if screen.silent:
         parts[0] += f" ({screen.silent} silent)"
-    parts.append(f"{whole.gpus} GPU{'' if whole.gpus == 1 else 's'}, {whole.used} in use")
+    if whole.gpus or not screen.unread:
+        parts.append(f"{counted(whole.gpus, 'GPU')}, {whole.used} in use")
+    if screen.unread:
+        parts.append(f"{counted(screen.unread, 'device')} not read")
     parts += [f"{count} {word}" for count, word in ((whole.lost, "lost"), (whole.bad, "to see to")) if count]
-    parts.append(f"{whole.pods} pod{'' if whole.pods == 1 else 's'}")
+    parts.append(counted(whole.pods, "pod"))
     title = f"kgpu top  {'  '.join(parts)}"
     gap = width - cells.width_of(title) - cells.width_of(clock)
     first = Text(cells.fit(f"{title}{' ' * gap}{clock}" if gap > 1 else title, width), "bold", no_wrap=True)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from kgpu.base.printable import one_line
+from kgpu.base.quantity import Quantity, QuantityError
 from kgpu.formats import names
 from kgpu.kube.port import Object, name_of, namespace_of
 from kgpu.top.model import NodeRoutes, NodeTrouble, Route
@@ -25,6 +27,14 @@ SELECTORS: Final[tuple[tuple[str, str], ...]] = (
     (names.NAME_LABEL, "dcgm-exporter"),
 )
 """Labels of pods that serve GPU metrics, the best first. They are a tenant's to give, too: see ``cluster``."""
+
+
+_BARE: Final = "kgpu status where kgpu's operator runs; else kgpu exporter on the node, or --exporter-namespace NS"
+_SIMULATED: Final = "only a lab's operator runs exporters: kgpu lab down, then kgpu lab up --operator"
+"""What to do about a node without an exporter, and about one of a lab."""
+
+
+_MOST: Final = 10**6  # devices of a resource on one node that are believed
 
 
 class Via(enum.StrEnum):
@@ -51,9 +61,14 @@ def slim_pod(pod: Object) -> Object:
 def slim_node(node: Object) -> Object:
     """The fields of a Node that finding exporters needs."""
     metadata = _map(node.get("metadata"))
+    labels = _map(metadata.get("labels"))
+    devices = _devices(_map(_map(node.get("status")).get("capacity")))
     return {
         "metadata": {key: metadata.get(key) for key in ("name", "resourceVersion")},
-        "gpus": _has_gpus(_map(metadata.get("labels")), _map(_map(node.get("status")).get("capacity"))),
+        "simulated": names.NODE_HOST_LABEL in labels
+        and names.LABEL_LIGHT not in labels,  # light ones have no exporter at all
+        "gpus": bool(devices) or labels.get(names.LABEL_GPU_PRESENT) == "true",
+        "devices": devices,
     }
 
 
@@ -64,7 +79,10 @@ def targets(
 
     ``inside``: this process runs in a pod of the cluster.
     """
-    gpu_nodes = None if nodes is None else {name_of(node) for node in nodes if node["gpus"]}
+    known = None if nodes is None else [node for node in nodes if node["gpus"]]
+    gpu_nodes = None if known is None else {name_of(node) for node in known}
+    simulated = {name_of(node) for node in known or () if node["simulated"]}
+    devices = {name_of(node): node["devices"] for node in known or ()}
     by_node: dict[str, list[tuple[int, Object]]] = {}
     for place, pod in pods:
         by_node.setdefault(str(pod["node"] or ""), []).append((place, pod))
@@ -77,9 +95,9 @@ def targets(
                 _target(node, sorted(candidates, key=lambda pair: pair[0]), via, inside=inside, scheme=scheme)
             )
     for node in sorted((gpu_nodes or set()) - set(by_node)):
-        trouble = NodeTrouble(what="no metrics exporter runs there", remedy="kgpu status, or --exporter-namespace")
+        trouble = NodeTrouble(what="no metrics exporter runs there", remedy=_SIMULATED if node in simulated else _BARE)
         routes.append(NodeRoutes(node=one_line(node), trouble=trouble))
-    return tuple(routes)
+    return tuple(replace(route, devices=devices.get(route.node, 0)) for route in routes)
 
 
 def _target(node: str, pods: list[tuple[int, Object]], via: Via, *, inside: bool, scheme: str) -> NodeRoutes:
@@ -123,12 +141,17 @@ def _waiting(status: Mapping[str, Any]) -> str:
     return ""
 
 
-def _has_gpus(labels: Mapping[str, Any], capacity: Mapping[str, Any]) -> bool:
-    offered = any(
-        key.partition("/")[0] in names.ACCELERATOR_DOMAINS and str(count) not in {"", "0"}
-        for key, count in capacity.items()
-    )
-    return offered or labels.get(names.LABEL_GPU_PRESENT) == "true"
+def _devices(capacity: Mapping[str, Any]) -> int:
+    return sum(_count(count) for key, count in capacity.items() if key.partition("/")[0] in names.ACCELERATOR_DOMAINS)
+
+
+def _count(quantity: Any) -> int:
+    """A count as Kubernetes writes it: a thousand is "1k". 0 for what is none."""
+    try:
+        count = Quantity.parse(quantity).value
+    except (QuantityError, TypeError):
+        return 0
+    return count if 0 < count <= _MOST else 0
 
 
 def _map(value: Any) -> Mapping[str, Any]:

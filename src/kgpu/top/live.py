@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
+from kgpu.base.printable import counted
 from kgpu.top import cells, draw
 from kgpu.top.columns import DrawingStyle
 from kgpu.top.plan import plan
@@ -168,7 +169,7 @@ class LiveTop:
     def _progress(self) -> str:
         watch = self._watch
         if watch.waiting:
-            return f"reading {watch.waiting} node{'' if watch.waiting == 1 else 's'}"
+            return f"reading {counted(watch.waiting, 'node')}"
         return f"read in {watch.took:.1f} s" if watch.rounds else ""
 
     @contextlib.contextmanager

@@ -96,6 +96,7 @@ class GpuNode:
 
     ``remark`` is what is missing of a node that answers. Times are seconds since the epoch, 0 for never: ``at`` when it
     was asked, ``read_at`` when its values were read there, by its own clock. ``through`` is the way by which it was.
+    ``devices`` is how many the Node says that it has.
     """
 
     name: str
@@ -107,6 +108,7 @@ class GpuNode:
     at: float = 0.0
     read_at: float = 0.0
     through: str = ""
+    devices: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +131,12 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRoutes:
-    """A node and the ways to its exporter, the best first; without any, ``trouble`` says why."""
+    """A node and the ways to its exporter, the best first; without any, ``trouble`` says why.
+
+    ``devices`` is how many accelerators, slices and replicas the Node says that it has.
+    """
 
     node: str
+    devices: int = 0
     routes: tuple[Route, ...] = ()
     trouble: NodeTrouble | None = None

@@ -56,6 +56,7 @@ def plan(nodes: Iterable[GpuNode], wish: Wish, history: GpuHistory, now: float) 
         whole=whole([row.gpu for row in rows]),
         nodes=len(shown),
         silent=sum(node.trouble is not None for node in shown),
+        unread=sum(node.devices for node in shown if node.trouble is not None and not node.gpus),
         # The history is of all GPUs, so it does not fit a filtered view.
         history=() if words or wish.namespaces else tuple(history.whole),
         gpus=tuple(rows),

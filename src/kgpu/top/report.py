@@ -44,6 +44,7 @@ def report(nodes: Iterable[GpuNode], screen: Screen, wish: Wish, *, at: float) -
         "query_time": _time(at),
         "total": {
             "nodes": screen.nodes, "nodes.silent": screen.silent, "gpus": whole.gpus, "gpus.used": whole.used,
+            "devices.unread": screen.unread,
             "gpus.bad": whole.bad, "gpus.lost": whole.lost, "pods": whole.pods,
             "utilization.gpu": _number(whole.utilization), "memory.used": _number(whole.memory_mib),
             "memory.total": _number(whole.total_mib), "power.draw": _number(whole.power_w),

@@ -135,11 +135,14 @@ class Whole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """The rows of one view. ``whole`` is of everything that the filter lets through."""
+    """The rows of one view. ``whole`` is of everything that the filter lets through. ``unread`` devices are on nodes
+    that have never told of them.
+    """
 
     rows: tuple[Row, ...]
     whole: Whole
     nodes: int
     silent: int
+    unread: int = 0
     history: tuple[int, ...] = ()
     gpus: tuple[GpuRow, ...] = field(default=(), repr=False)

@@ -128,13 +128,13 @@ class NodeWatch:
 
     async def _look(self, target: NodeRoutes) -> None:
         if target.trouble is not None:
-            self._put(GpuNode(name=target.node, trouble=target.trouble))
+            self._put(GpuNode(name=target.node, devices=target.devices, trouble=target.trouble))
             return
         try:
             async with self._room:
                 node = await self._source.look(target)
         except UserError as error:
-            before = self._found.get(target.node) or GpuNode(name=target.node)
+            before = self._found.get(target.node) or GpuNode(name=target.node, devices=target.devices)
             self._not_before[target.node] = self._now() + RETRY
             self._put(
                 replace(before, trouble=NodeTrouble(what=one_line(error.what, 200), remedy=one_line(error.remedy, 200)))

@@ -26,7 +26,7 @@ GRACE_SECONDS: Final = 60.0
 """A restart of the driver library or a slow answer is over by then; a missing driver is not."""
 RECHECK_SECONDS: Final = 600.0
 LEAST_RECHECK_SECONDS: Final = 60
-RECHECK: Final = f"{Check.CUDA}.RECHECK_SECONDS"
+RECHECK: Final = names.ENV_CUDA_RECHECK
 _WORKLOAD: Final = f"{Check.CUDA}.WITH_WORKLOAD"
 
 

@@ -31,6 +31,7 @@ CUDA_LIBRARY: Final = "libcuda.so.1"
 # The libraries that libcuda opens by bare name to compile PTX. They are loaded by path first, so that the driver root's
 # own are found without a library path, which would also load the root's C library.
 HELPERS: Final = ("libnvidia-gpucomp.so.", "libnvidia-nvvm.so.4", "libnvidia-ptxjitcompiler.so.1")
+KILLED: Final = "the check's process was killed twice from outside"
 _REAP_S: Final = 1.0
 _MAX_OUTPUT: Final = 1 << 16
 _MAX_STRAY: Final = 2000
@@ -122,10 +123,14 @@ class ChildCuda:
         if former is not None and not former.over:
             return CudaOutcome(hung=True, held=True, deadline=deadline, text=f"process {former.pid} is still held")
         self._held.pop(uuid, None)
-        try:
-            return await self._run(uuid, deadline) or await self._run(uuid, deadline) or _killed(deadline)
-        except OSError as error:
-            return CudaOutcome(step="load", text=f"the check's process can't be started: {error}", deadline=deadline)
+        why = ""
+        for _ in range(2):  # whatever ends it from outside, also before it has begun, costs one repetition
+            try:
+                if (outcome := await self._run(uuid, deadline)) is not None:
+                    return outcome
+            except OSError as error:
+                why = f"the check's process can't be started: {error}"
+        return CudaOutcome(step="load", text=why or KILLED, deadline=deadline)
 
     async def _run(self, uuid: str, deadline: float) -> CudaOutcome | None:
         """One test; None if something else ended it. Raises OSError when it can't be started."""
@@ -192,10 +197,6 @@ async def _end(test: ForkedTest, *, wait: bool) -> bool:
         return True
     test.kill()
     return await test.end(_REAP_S)
-
-
-def _killed(deadline: float) -> CudaOutcome:
-    return CudaOutcome(step="load", text="the check's process was killed twice from outside", deadline=deadline)
 
 
 def read_outcome(

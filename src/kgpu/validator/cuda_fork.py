@@ -11,7 +11,6 @@ TEXT}`` when it could not be forked.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
@@ -19,6 +18,7 @@ import signal
 import socket
 import traceback
 
+from kgpu.base.parent import end_with
 from kgpu.validator.cuda_child import main as add_vectors
 
 TYPE_CHECKING = False
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_MESSAGE = 1 << 16
-_PR_SET_PDEATHSIG = 1
 
 
 def serve(arguments: list[str], test: Callable[[list[str]], int] = add_vectors) -> int:
@@ -50,13 +49,6 @@ def serve(arguments: list[str], test: Callable[[list[str]], int] = add_vectors) 
             server.reap()
         if descriptor in ready and not server.answer():
             return 0
-
-
-def end_with(parent: int) -> None:
-    """Have this process killed when its parent ends, and end it if that is so already."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 class _Server:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kgpu.base.metric_text import head, label_text, page
 from kgpu.validator.files import Folder, ready
 from kgpu.validator.model import Check, NodeValidation, Status
-
-_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +91,8 @@ def look(folder: Path, *, since: float) -> SeenStatus:
 
 def render(seen: SeenStatus, node: str) -> str:
     """The metrics in Prometheus' text format."""
-    label = f'{{node="{node.translate(_ESCAPES)}"}}'
+    label = label_text(node=node)
     lines: list[str] = []
     for metric in METRICS:
-        lines += [
-            f"# HELP {metric.name} {metric.help}",
-            f"# TYPE {metric.name} gauge",
-            f"{metric.name}{label} {metric.value(seen):.17g}",
-        ]
-    return "\n".join([*lines, ""])
+        lines += [*head(metric.name, "gauge", metric.help), f"{metric.name}{label} {metric.value(seen):.17g}"]
+    return page(lines)

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from kgpu.base.errors import KubeError
 from kgpu.formats.names import (
-    NVIDIA_DOMAIN,
+    ACCELERATOR_DOMAINS,
     VALIDATED_CONDITION,
     VALIDATION_ANNOTATION,
     VALIDATOR_FIELD_MANAGER,
@@ -86,9 +86,12 @@ def _dict(value: object) -> dict[str, Any]:
 
 
 def _counts(value: object) -> dict[str, int]:
-    """The extended resources of nvidia.com, whose counts come as strings."""
+    """The extended resources of accelerators, whose counts come as strings."""
     return {
         name: min(int(count), _MAX_COUNT)
         for name, count in _dict(value).items()
-        if name.startswith(f"{NVIDIA_DOMAIN}/") and isinstance(count, str) and count.isdecimal() and count.isascii()
+        if name.partition("/")[0] in ACCELERATOR_DOMAINS
+        and isinstance(count, str)
+        and count.isdecimal()
+        and count.isascii()
     }

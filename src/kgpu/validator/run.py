@@ -25,10 +25,12 @@ from kgpu.base.inotify import folder_changes, nearest_existing
 from kgpu.base.service import Complaint, StateSink, ignore_state, running
 from kgpu.base.threads import beside
 from kgpu.base.waits import woken
+from kgpu.formats.names import NVIDIA, NVIDIA_DOMAIN
 from kgpu.formats.validation_report import CheckTrouble
 from kgpu.host.root import DriverRoot
 from kgpu.hw.follow import follow_events
 from kgpu.hw.port import DriverExchangedError, DriverReleasedError, Inventory, Reader
+from kgpu.hw.vendor import Vendor, vendor_of
 from kgpu.validator import plan
 from kgpu.validator.checks import cuda, driver, plugin, toolkit
 from kgpu.validator.checks.plugin import NodeResources, NodeSource
@@ -126,6 +128,7 @@ class NodeValidator:
         self._patience = Patience()
         self._facts: DriverFacts | None = None
         self._driver = ""
+        self._vendor: Vendor | None = None  # None for NVIDIA, and until a driver has answered
         self._first = True
         self._fresh: set[str] = set()  # tested by this run, not an earlier one
         self._runtime = ""
@@ -268,12 +271,16 @@ class NodeValidator:
 
     def _skip(self) -> Mapping[Check, str]:
         """The checks that are skipped now, with reasons."""
-        off = self._ctx.plugin_off()
+        off, skip = self._ctx.plugin_off(), self._ctx.settings.skip
+        if self._vendor is not None:
+            from kgpu.validator.checks import file_driver
+
+            skip = {**file_driver.skips(self._vendor), **skip}
         if not off:
-            return self._ctx.settings.skip
+            return skip
         # A plugin that is switched on again gets the full time to offer its devices.
         self._patience.empty_for(self._ctx.clock.monotonic(), empty=False)
-        return {Check.PLUGIN: f"no device plugin is meant to run here: {off}", **self._ctx.settings.skip}
+        return {Check.PLUGIN: f"no device plugin is meant to run here: {off}", **skip}
 
     def _driver_change(self, inventory: Inventory | None) -> None:
         version = inventory.driver_version if inventory is not None else ""
@@ -285,6 +292,7 @@ class NodeValidator:
         self._driver = version
         if inventory is not None:
             self._unreadable = None
+            self._vendor = None if inventory.vendor == NVIDIA else vendor_of(inventory.vendor)
             self._known = plan.still_known(inventory, self._known)
             self._fresh &= self._known.keys()
         self._rechecks.forget(self._known)
@@ -299,12 +307,29 @@ class NodeValidator:
         self, inventory: Inventory | None, error: HwError | None, _results: dict[Check, CheckResult]
     ) -> CheckResult:
         ctx = self._ctx
+        if self._vendor is not None:
+            return await self._look_files(self._vendor, inventory, error)
         looking = beside(look_at_driver, ctx.root, proc=ctx.proc, sys=ctx.sys, validations=ctx.settings.folder)
         facts = await _in_time(looking)
         if facts is None:
             return failed(Check.DRIVER, _hanging(str(self._ctx.root.files.here)))
+        if inventory is None and not facts.pci and (vendor := await self._vendor_on_bus()) is not None:
+            return await self._look_files(vendor, inventory, error)
         self._facts = facts
         return driver.judge(facts, inventory, error)
+
+    async def _vendor_on_bus(self) -> Vendor | None:
+        from kgpu.validator.checks import file_driver
+
+        return await _in_time(beside(file_driver.by_bus, self._ctx.sys))
+
+    async def _look_files(self, vendor: Vendor, inventory: Inventory | None, error: HwError | None) -> CheckResult:
+        from kgpu.validator.checks import file_driver
+
+        nodes = await _in_time(beside(file_driver.look, self._ctx.root, vendor, inventory))
+        if nodes is None:
+            return failed(Check.DRIVER, _hanging(str(self._ctx.root.files.here)))
+        return file_driver.judge(vendor, nodes, inventory, error)
 
     async def _look_toolkit(
         self, inventory: Inventory | None, _error: HwError | None, _results: dict[Check, CheckResult]
@@ -392,11 +417,12 @@ class NodeValidator:
             return skipped(Check.PLUGIN, "no API server is known here: the Node was not asked")
         facts = await self._node_facts()
         if isinstance(facts, NodeResources):
-            tried = results.get(Check.CUDA)
+            tried = results.get(Check.CUDA if self._vendor is None else Check.DRIVER)
+            domain = NVIDIA_DOMAIN if self._vendor is None else self._vendor.domain
             usable = sum(device.good for device in tried.devices) if tried else 0
-            now, empty = self._ctx.clock.monotonic(), plugin.is_empty(facts)
+            now, empty = self._ctx.clock.monotonic(), plugin.is_empty(facts, domain)
             since = self._patience.empty_for(now, empty=empty)
-            result = plugin.judge(facts, usable=usable, offered=self._ctx.offered(), empty_for=since)
+            result = plugin.judge(facts, usable=usable, offered=self._ctx.offered(), empty_for=since, domain=domain)
             return result if empty else self._patience.settled(self.report.result(Check.PLUGIN), result, now)
         before = self.report.result(Check.PLUGIN)
         return before if before and before.status is Status.PASSED else waiting(Check.PLUGIN, CheckTrouble.of(facts))

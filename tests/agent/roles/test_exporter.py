@@ -16,8 +16,8 @@ from kgpu.agent.run import Agent
 from kgpu.formats.names import ENV_LAB_POD_ADDRESS, ENV_RUN_DIR
 from kgpu.hw.simulator import operate
 from kgpu.hw.verdicts import GpuVerdict, VerdictFile, verdicts_path
-from tests.exporter.amd.made import series
 from tests.exporter.serving import fetch, read
+from tests.exporter.vendors.amd.made import series
 
 LIMIT = 60.0
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP"

@@ -20,6 +20,7 @@ from kgpu.base.boot import boot_id
 from kgpu.base.clock import SystemClock
 from kgpu.base.supervise import RoleHandle
 from kgpu.discovery.features.sources import read_node
+from kgpu.doctor.host_facts import decode
 from kgpu.doctor.sources import host as host_source
 from kgpu.doctor.sources.host import fingerprint, gather
 from kgpu.doctor.sources.probed import MAX_LINE, found_in
@@ -109,6 +110,33 @@ async def test_what_the_node_has_is_said_and_what_changes_is_said_again(
         (root / "etc" / "containerd" / "config.toml").write_text("version = 2\n")
         third = await said(3)
         assert third["files"]["/etc/containerd/config.toml"]["text"] == "version = 2\n"
+
+
+@pytest.mark.parametrize(("model", "fault"), [("gaudi3", "port-down"), ("arc", "hot")])
+async def test_a_link_and_heat_are_said_when_they_come_and_when_they_go(
+    *, model: str, fault: str, sim_root: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(probe, "LOOK", 0.02)
+    monkeypatch.setattr(probe, "PAUSE", 0.05)
+    monkeypatch.setattr(probe, "LONGEST", 0.05)
+    root, said = sim_root(model, gpus=2), Said(capfd)
+
+    def sick(facts: dict[str, Any]) -> list[bool]:
+        gpus = decode(facts).gpus or ()
+        return [bool(gpu.ports_down) or gpu.hot for gpu in gpus]
+
+    async with probing(root, tmp_path):
+        count = 1
+        assert sick(await said(count)) == [False, False]
+        for act, wanted in (
+            (lambda: operate.inject(root, fault, gpu=1), [False, True]),
+            (lambda: operate.clear(root), [False, False]),
+        ):
+            act()
+            async with asyncio.timeout(SECONDS):
+                while sick(await said(count)) != wanted:
+                    count += 1
 
 
 async def test_what_does_not_change_is_said_when_it_is_time(

@@ -1,4 +1,4 @@
-"""CUDA tests and a driver that is let go of: none begins, and those under way end, children included."""
+"""CUDA tests and a driver that is let go of: none begins, and those under way end, children included. Other roles know them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from kgpu.agent.host import OwnWork
 from kgpu.agent.ordered import OrderedGpus
-from kgpu.agent.roles.validator import WhileFree
+from kgpu.agent.roles.validator import Noted, WhileFree
 from kgpu.base.clock import settle
 from kgpu.hw.port import DriverReleasedError
 from kgpu.validator.cuda import CudaOutcome, MemoryCuda
@@ -58,3 +59,18 @@ async def test_nothing_is_on_a_gpu_that_is_about_to_be_cut() -> None:
     assert slow.ended == 1
     with pytest.raises(DriverReleasedError):
         await WhileFree(MemoryCuda(), ordered).run("MIG-1", deadline=60)
+
+
+async def test_a_test_is_known_as_kgpus_own_work_while_it_runs_and_after_it() -> None:
+    moments = iter((100.0, 200.0))
+    own, slow = OwnWork(lambda: next(moments)), Slow()
+    test = asyncio.create_task(Noted(slow, own).run("GPU-1", deadline=60))
+    await settle()
+    assert own.since("GPU-1", 1e9), "it is under way"
+    assert not own.since("GPU-2", 0.0)
+    test.cancel()
+    await asyncio.gather(test, return_exceptions=True)
+    assert own.since("GPU-1", 100.0)
+    assert not own.since("GPU-1", 100.1)
+    assert (await Noted(MemoryCuda(), own).run("GPU-1", deadline=60)).passed
+    assert own.since("GPU-1", 200.0)

@@ -84,6 +84,24 @@ def test_sriov_and_rdma():
     }
 
 
+@pytest.mark.parametrize(
+    ("device", "labels"),
+    [
+        ({"class": "1200", "device": "74a1"}, {"amd-gpu", "amd-gpu-mi300x"}),
+        ({"class": "0380", "device": "740f"}, {"amd-gpu", "amd-gpu-mi210"}),
+        ({"class": "0300", "device": "ffff"}, {"amd-gpu"}),
+        ({"class": "1200", "device": "74b5"}, {"amd-vgpu"}),
+        ({"class": "1200"}, {"amd-gpu"}),
+        ({"class": "0403", "device": "74a1"}, set()),
+        ({"class": "1200", "vendor": "1da3"}, set()),
+    ],
+)
+def test_amd_gpus_are_known_by_class_and_vendor(device, labels):
+    """A product that is newer than AMD's lists of ids is one, too."""
+    found = bare(instances={"pci.device": ({"vendor": "1002", **device},)})
+    assert {key for key in found if key.startswith("amd")} == labels
+
+
 def test_kernel():
     options = {"NO_HZ": "y", "PREEMPT": "m", "NO_HZ_IDLE": "n", "HZ": "250", "X": "y"}
     found = values(

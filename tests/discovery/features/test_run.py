@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+from dataclasses import replace
 
 import pytest
 
@@ -230,3 +232,33 @@ async def test_what_can_not_be_used_of_a_nodes_files_is_told_once():
         node.facts = ReadNode(labels=BARE.labels, notes=(note,))
         await node.pass_time(2 * INTERVAL)
         assert node.told == ["FeatureFileUnusable"] * 2
+
+
+async def test_the_nodes_own_config_says_how_often_it_is_read():
+    node = Node()
+    node.facts = replace(BARE, interval=600.0)
+    async with node.running():
+        await node.until(lambda: node.reads == 1)
+        for _ in range(100):  # each look at devices is a sleep of its own
+            await node.clock.advance(LOOK)
+        assert node.reads == 1
+        for _ in range(20):
+            await node.clock.advance(LOOK)
+        await node.until(lambda: node.reads == 2)
+    idle = Node()
+    idle.facts = replace(BARE, interval=math.inf)
+    async with idle.running():
+        await idle.until(lambda: idle.reads == 1)
+        for _ in range(50):
+            await idle.clock.advance(LOOK)
+        assert idle.reads == 1
+        idle.devices = frozenset({"b"})
+        await idle.clock.advance(LOOK)
+        await idle.until(lambda: idle.reads == 2)
+
+
+async def test_how_long_a_reading_takes_is_measured():
+    seconds = []
+    node = Node(measured=seconds.append)
+    async with node.running():
+        await node.until(lambda: seconds == [0.0])

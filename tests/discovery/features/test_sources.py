@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
 
 import pytest
@@ -102,7 +103,7 @@ NODE = {
         ("kernel.kvm", {"enabled": "true"}),
         ("system.osrelease", {"ID": "ubuntu", "VERSION_ID": "22.04", "VERSION_ID.major": "22", "VERSION_ID.minor": "04"}),
         ("system.dmiid", {"sys_vendor": "NVIDIA", "product_name": "DGX H100"}),
-        ("cpu.model", {"vendor_id": "AMD", "family": "25", "id": "17"}),
+        ("cpu.model", {"vendor_id": "AMD", "family": "25", "id": "17", "hypervisor": "none"}),
         ("cpu.topology", {"hardware_multithreading": "true", "socket_count": "2"}),
         ("cpu.pstate", {"status": "active", "turbo": "true"}),
         ("cpu.cstate", {"enabled": "true"}),
@@ -334,7 +335,8 @@ def test_the_pattern_of_labels(tmp_path):
     ("config", "said"),
     [
         ("core: {sleepIntervall: 1s}", 'did you mean "sleepInterval"'),
-        ("core: {sleepInterval: 1s}", "changes nothing here"),
+        ("core: {sleepInterval: soon}", "invalid duration 'soon'"),
+        ("core: {ownerRefs: [pod]}", "changes nothing here"),
         ("core: {featureSources: [cpuu]}", '"cpuu" is not known'),
         ("sources: {pci: {deviceLabelFields: [colour]}}", '"colour" is not known'),
         ("sources: {pci: {deviceClassWhitelist: [03]}}", "no list of texts"),
@@ -346,6 +348,43 @@ def test_what_is_wrong_with_the_config_is_told_and_the_node_is_labelled(tmp_path
     read = read_node([worker(fill(tmp_path, NODE), config)])
     assert any(said in note.one_line() for note in read.notes)
     assert names.NFD_PREFIX + "pci-10de.present" in read.labels
+
+
+def test_the_clusters_config_counts_on_nodes_without_one_of_their_own(tmp_path):
+    ours = fill(tmp_path, NODE)
+    vendor_alone = "sources: {pci: {deviceLabelFields: [vendor, device]}}"
+    read = read_node([ours], cluster_config=vendor_alone)
+    assert {"pci-10de_2330.present": "true"}.items() <= {
+        key.removeprefix(names.NFD_PREFIX): value for key, value in read.labels.items()
+    }.items()
+    wrong = read_node([ours], cluster_config="core: {sleepIntervall: 1s}")
+    (note,) = wrong.notes
+    assert names.ENV_FEATURES_CONFIG in note.one_line()
+    own = read_node(
+        [worker(ours, "core: {sleepInterval: 7s}")], cluster_config=f"{vendor_alone}\ncore: {{sleepInterval: 9s}}"
+    )
+    assert own.interval == 7.0
+    assert names.NFD_PREFIX + "pci-10de_2330.present" not in own.labels
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "sources: {pci: {deviceClassWhitelist: ['02'], deviceLabelFields: [vendor]}}",
+        "core: {labelWhiteList: ^cpu-}",
+        "core: {labelSources: [cpu]}",
+    ],
+)
+@pytest.mark.parametrize(
+    "label", [*names.NFD_PCI_NVIDIA[1:], *names.NFD_PCI_AMD, *names.NFD_PCI_GAUDI, *names.NFD_PCI_INTEL]
+)
+def test_no_config_hides_the_labels_by_which_accelerators_are_found(tmp_path, config, label):
+    pci_class, vendor = label.removeprefix(f"{names.NFD_PREFIX}pci-").removesuffix(".present").split("_")
+    root = fill(tmp_path, pci("0000:01:00.0", f"0x{pci_class}00", f"0x{vendor}", device="0x0001"))
+    read = read_node([root], cluster_config=config)
+    assert {key for key in read.labels if "pci-" in key} == {label} | (
+        {names.NFD_PCI_NVIDIA[0]} if vendor == "10de" else set()
+    )
 
 
 def test_a_config_that_was_named_has_to_be_there(tmp_path):
@@ -416,3 +455,20 @@ def test_more_labels_than_a_node_bears_are_left_out_and_told(tmp_path):
     assert [note.what.rpartition("/")[2] for note in read.notes] == [
         "d is left out", "the node's rules give 600 labels", "the node's feature files give 9000 labels",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("5m", 300.0), ("10ms", 1.0), ("0", math.inf), ("0s", math.inf), ("infinite", math.inf), ("-1s", math.inf)],
+)
+def test_the_config_says_how_often_the_node_is_read(tmp_path, text, seconds):
+    assert read_node([worker(fill(tmp_path, NODE), f"core: {{sleepInterval: {text}}}")]).interval == seconds
+
+
+def test_features_that_are_not_published_still_make_labels(tmp_path):
+    root = worker(fill(tmp_path, NODE), "core: {noPublishFeatures: [kernel.config, 'system.*']}")
+    read = read_node([root], node_name="n")
+    assert "kernel.version" in read.features.names()
+    assert not [name for name in read.features.names() if name == "kernel.config" or name.startswith("system.")]
+    assert names.NFD_OS_ID in read.labels
+    assert read_node([root]).interval is None

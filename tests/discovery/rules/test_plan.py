@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -10,7 +11,7 @@ import yaml
 from kgpu.base.typed import convert
 from kgpu.discovery.features.model import FeatureSet
 from kgpu.discovery.rules.decode import read_feature, read_rules
-from kgpu.discovery.rules.model import RuleSource, feature_set
+from kgpu.discovery.rules.model import GroupSource, RuleSource, feature_set
 from kgpu.discovery.rules.outputs import OutputLimits, settle
 from kgpu.discovery.rules.plan import belongs, carry_out, plan
 from kgpu.formats.crd.nodefeatures import FeatureRule, MatchingRule
@@ -244,13 +245,27 @@ def test_rules_that_vendors_ship(case):
     assert outputs.extended_resources == case.get("resources", {})
 
 
+def group(*rules: dict[str, Any]) -> GroupSource:
+    return GroupSource(name="g", rules={place: convert(rule, MatchingRule) for place, rule in enumerate(rules)})
+
+
 def test_a_node_belongs_to_a_group_that_has_a_rule_for_it():
-    rules = [
-        convert(
-            {"name": name, "matchFeatures": [{"feature": "a.b", "matchExpressions": {"c": is_in(name)}}]}, MatchingRule
-        )
-        for name in ("one", "two")
-    ]
-    assert belongs(rules, FeatureSet(attributes={"a.b": {"c": "two"}}))
-    assert not belongs(rules, FeatureSet(attributes={"a.b": {"c": "three"}}))
-    assert not belongs([], FeatureSet())
+    rules = group(*({"name": name, "matchFeatures": [term("a.b", c=is_in(name))]} for name in ("one", "two")))
+    assert belongs(rules, FeatureSet(attributes={"a.b": {"c": "two"}})).matched
+    assert not belongs(rules, FeatureSet(attributes={"a.b": {"c": "three"}})).matched
+    assert not belongs(group(), FeatureSet()).matched
+
+
+def test_rules_of_a_group_see_variables_of_those_before():
+    setting = {"name": "sets", "vars": {"seen": "1"}, "matchFeatures": [term("a.b", c={"op": "Exists"})]}
+    asking = {"name": "asks", "matchFeatures": [term("rule.matched", seen=is_in("1"))]}
+    found = belongs(group(setting, asking), FeatureSet(attributes={"a.b": {"c": "1"}}))
+    assert found.matched
+    assert not belongs(group(asking), FeatureSet(attributes={"a.b": {"c": "1"}})).matched
+
+
+def test_a_wrong_rule_of_a_group_is_told_of_and_the_others_count():
+    wrong = {"name": "wrong", "matchFeatures": [term("a.b", c={"op": "Gt", "value": ["x"]})]}
+    found = belongs(group(wrong, {"name": "all"}), FeatureSet(attributes={"a.b": {"c": "1"}}))
+    assert found.matched
+    assert [(one.source, one.index, one.rule) for one in found.failures] == [("g", 0, "wrong")]

@@ -13,6 +13,10 @@ import pytest
 
 from kgpu.base.clock import VirtualClock
 from kgpu.base.errors import HostError, HwError, KubeletError
+from kgpu.dra.api import DraApi
+from kgpu.dra.devices import node_devices
+from kgpu.dra.model import PublishRules
+from kgpu.dra.slices import PoolOwner, pool_slices
 from kgpu.exporter.holders import Holder, Unshown, resolve
 from kgpu.exporter.model import Unit
 from kgpu.exporter.users import jobs as jobs_module
@@ -22,11 +26,12 @@ from kgpu.exporter.users.jobs import JOBS, job_ids, read_jobs
 from kgpu.exporter.users.reasons import reason_of
 from kgpu.exporter.users.shares import ProcessHolder, shares
 from kgpu.exporter.users.unshown import _NOTICES, UnshownReporter
-from kgpu.hw.port import Process, ProcessKind
+from kgpu.hw.port import Inventory, Process, ProcessKind
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS, KubeRefusedError, KubeUnreachableError
 from kgpu.kubelet.pod_resources import DeviceClaim
 from kgpu.kubelet.rpc import RpcError
+from tests.dra.samples import gaudi, mi300x
 from tests.exporter.made import gpu, holding, inventory, mig_uuid, partition, uuid
 
 DRA = "gpu.nvidia.com"
@@ -73,6 +78,16 @@ NODE = inventory(MIG, gpu(1))
 )  # fmt: skip
 def test_a_claims_device_by_its_attributes(one: dict, there: str) -> None:
     assert claimed([slice_of(one)], NODE) == {(DRA, "n1", one["name"]): there}
+
+
+@pytest.mark.parametrize("node", [mi300x(), mi300x(parts=2), gaudi()])
+def test_other_vendors_devices_are_known_by_their_names(node: Inventory) -> None:
+    published = node_devices(node, PublishRules())
+    (body,) = pool_slices(published, PoolOwner(name="n1"), DraApi())
+    found = claimed([project(body)], node)
+    assert found == {(published.driver, "n1", one.name): one.uuid for one in published.devices}
+    gone = claimed([project(body)], replace(node, accelerators=()))
+    assert not [uuid for uuid in gone.values() if uuid.startswith(("0000:", "AN"))]
 
 
 def test_only_a_pools_newest_slices_count() -> None:

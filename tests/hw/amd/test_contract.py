@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 
 import pytest
@@ -158,6 +159,15 @@ async def test_a_gpu_that_the_kfd_does_not_list_is_not_usable(sim_root) -> None:
     await reader.close()
 
 
+async def test_a_link_of_another_type_says_nothing_of_distance(sim_root) -> None:
+    root = sim_root("mi210", gpus=2)
+    for properties in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/*_links/*/properties"):
+        properties.write_text(re.sub(r"^type \d+$", "type 3", properties.read_text(), flags=re.MULTILINE))
+    reader = AmdReader(driver_root=root)
+    assert (await reader.links()) == ()
+    await reader.close()
+
+
 async def test_links_are_xgmi_within_a_hive_and_pcie_between(sim_root) -> None:
     reader = AmdReader(driver_root=sim_root("mi210"))
     gpus = [gpu.uuid for gpu in (await reader.inventory()).accelerators]
@@ -177,6 +187,7 @@ async def test_links_are_xgmi_within_a_hive_and_pcie_between(sim_root) -> None:
         ("mi250x", "AMD Instinct MI250X", ""),
         ("mi300x", "AMD Instinct MI300X OAM", "spx_nps1"),
         ("mi325x", "AMD Instinct MI325X OAM", "spx_nps1"),
+        ("rx7900xtx", "AMD Radeon RX 7900 XTX", ""),
         ("w7900", "AMD Radeon PRO W7900", ""),
     ],
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgpu.formats.names import HLML_LIBRARY
 from kgpu.hw.gaudi.facts import PRODUCTS, GaudiFacts, accelerator, product
 from kgpu.hw.gaudi.hlml import HlmlAnswer, values_of
 from kgpu.hw.gaudi.vendor import VENDOR
@@ -44,6 +46,31 @@ def test_what_the_driver_says_of_a_card(status: str, problem: Problem | None) ->
     gpu = accelerator(0, replace(SOUND, values={**SOUND.values, "status": status}), None)
     assert [row.problem for row in gpu.findings] == ([problem] if problem else [])
     assert gpu.usable is (problem is None)
+
+
+@pytest.mark.parametrize(
+    ("known", "attribute", "value"),
+    [
+        ({"values": {"serial": "AN1"}}, "uuid", "AN1"),
+        ({"values": {"serial": "AN1"}}, "serial", "AN1"),
+        ({"values": {}}, "uuid", "0000:19:00.0"),
+        ({"values": {"numa_node": 1}}, "numa_node", 1),
+        ({"values": {"numa_node": -1}}, "numa_node", None),
+        ({"values": {"module_id": 7}}, "module_id", 7),
+        ({"values": {"device": 0x1020}}, "pci_device_id", 0x10201DA3),
+        ({"minor": 12, "uverbs": "uverbs3"}, "device_nodes",
+         ("/dev/accel/accel12", "/dev/accel/accel_controlD12", "/dev/infiniband/uverbs3")),
+        ({"minor": 12}, "device_nodes", ("/dev/accel/accel12", "/dev/accel/accel_controlD12")),
+        ({}, "device_nodes", ()),
+    ],
+)  # fmt: skip
+def test_what_a_card_is(known: dict[str, Any], attribute: str, value: Any) -> None:
+    assert getattr(accelerator(0, GaudiFacts("0000:19:00.0", **known), None), attribute) == value
+
+
+def test_the_library_is_where_its_package_puts_it() -> None:
+    assert HLML_LIBRARY == "usr/lib/habanalabs/libhlml.so"
+    assert (VENDOR.pci_id, VENDOR.resource) == ("1da3", "habana.ai/gaudi")
 
 
 def test_rows_of_memory_that_wait_need_a_reset() -> None:

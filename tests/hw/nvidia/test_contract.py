@@ -61,6 +61,9 @@ class SimulatedNode:
     async def run(self, gpu: int, pid: int, memory_mib: int) -> None:
         processes.add(self.root, gpu, pid=pid, memory_mib=memory_mib)
 
+    async def load(self, gpu: int, percent: int) -> None:
+        operate.set_values(self.root, {"utilization": percent}, gpu=gpu)
+
     async def clear(self, gpu: int) -> None:
         operate.clear(self.root, gpu)
 

@@ -9,10 +9,11 @@ import pytest
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.formats import amd_gpu_metrics
 from kgpu.formats.simulated import state_file
+from kgpu.health import amdgpu_log
 from kgpu.hw.simulator import create, machines, operate, processes
 from kgpu.hw.simulator.amd import operate as amd
 from kgpu.hw.simulator.amd import profiles
-from kgpu.hw.simulator.amd.node_file import is_amd
+from kgpu.hw.simulator.amd.node_file import changing, is_amd
 from kgpu.hw.simulator.reboot import reboot
 
 GPU = "sys/bus/pci/devices/0000:26:00.0"
@@ -56,6 +57,27 @@ def test_parts_have_nodes_of_their_own_in_the_topology(root) -> None:
     assert text(root, f"{GPU}/current_memory_partition") == "NPS4"
 
 
+def test_a_change_of_modes_makes_no_link_anew_that_is_as_before(root) -> None:
+    amd.set_partition(root, range(8), "cpx", "nps1")
+    links = root / "sys/class/kfd/kfd/links"
+    before = {entry.name: entry.stat().st_ino for entry in links.iterdir()}
+    assert len(before) >= 64 * 64
+    assert amd.store_mode(root, 0, "compute", "SPX") == 0
+    after = {entry.name: entry.stat().st_ino for entry in links.iterdir()}
+    assert before.items() <= after.items()
+    assert len(after) < len(before) + 8
+    shown = root / NODES / "2/io_links"
+    assert len(os.listdir(shown)) == 57
+    rows = dict(row.split() for row in (shown / "56/properties").read_text().splitlines())
+    assert (rows["node_from"], rows["node_to"], rows["type"]) == ("2", "58", "11")
+
+
+@pytest.mark.parametrize(("gpu", "mode", "what"), [(9, "cpx", "no GPU 9"), (0, "tpx", "no mode")])
+def test_what_can_never_be_is_refused_while_somebody_changes_the_node(root, gpu: int, mode: str, what: str) -> None:
+    with changing(root), pytest.raises(ConfigError, match=what):
+        amd.set_partition(root, [gpu], mode)
+
+
 @pytest.mark.parametrize("profile", profiles.names())
 def test_gpu_metrics_are_of_the_models_version(sim_root, profile: str) -> None:
     root, loaded = sim_root(profile), profiles.load(profile)
@@ -86,6 +108,19 @@ def test_processes_come_and_go_and_keep_the_gpu_from_being_parted(root) -> None:
     processes.remove(root, 1, 4242)
     assert os.listdir(root / "sys/class/kfd/kfd/proc") == []
     amd.set_partition(root, [1], "cpx")
+
+
+def test_the_kernel_log_tells_of_errors_and_of_the_reset_that_ends_them(root) -> None:
+    """Health may have seen the line of an error, and not yet the counter: only a line can end that then."""
+    operate.inject(root, "ecc", gpu=3)
+    operate.clear(root)
+    operate.clear(root)
+    operate.inject(root, "lost", gpu=3)
+    operate.clear(root)
+    said = [line.partition(";")[2] for line in (root / "dev/kmsg").read_text().splitlines()]
+    found = [amdgpu_log.parse(one) for one in said]
+    assert [one and one.key for one in found] == ["ras-uncorrectable", "", ""]
+    assert [one.partition("amdgpu: ")[2] for one in said[1:]] == ["GPU reset(1) succeeded!", "GPU reset(2) succeeded!"]
 
 
 def test_a_reboot_makes_all_whole_and_well(root) -> None:

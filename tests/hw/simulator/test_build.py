@@ -69,6 +69,6 @@ def test_a_cache_that_cannot_be_written_is_a_three_part_error(
 
 
 def test_the_real_sources_build_and_load_by_name(sim_libs: Path) -> None:
-    programs = {"nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "vectoradd"}
+    programs = {"nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "vectoradd", "gpu-load"}
     assert {"libnvidia-ml.so.1", "libcuda.so.1", "libhlml.so", *programs} == set(os.listdir(sim_libs))
     assert shutil.which("nvidia-smi", path=str(sim_libs))

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from kgpu.base.errors import HwError
 from kgpu.hw.simulator import schema
 from kgpu.hw.simulator.build import find_compiler, source_dir
-from kgpu.hw.simulator.state import EVENT_XID, DriverState, fold_load, load_target
+from kgpu.hw.simulator.load_model import head, settle
+from kgpu.hw.simulator.state import EVENT_XID, DriverState
 from tests.budget import tries
 
 
@@ -202,8 +203,9 @@ def test_busy_time_and_energy_only_grow_and_stay_plausible(steps: list[tuple[int
     for wait_ms, percent in steps:
         busy, energy = gpu.busy_ns, gpu.energy_mj
         now += wait_ms * 1_000_000
+        level = settle(gpu, now)
         gpu.load_set = percent
-        fold_load(gpu, now, load_target(gpu))
+        head(gpu, now, level)
         assert gpu.busy_ns >= busy
         assert gpu.energy_mj >= energy
         assert 0 <= gpu.load_prev <= 100_000

@@ -78,7 +78,17 @@ def test_mounts_are_told_as_variables() -> None:
     assert found["KUBELET_SOCKET"] == "/s/dp/kubelet.sock"
     assert found["CDI_DIR"] == "/n/cdi"
     assert found["NODE_NAME"] == "n"
-    assert not {"STATE_DIR", "WAIT_FOR_VALIDATION", "KUBECONFIG"} & found.keys()
+    assert not {"WAIT_FOR_VALIDATION", "KUBECONFIG"} & found.keys()
+
+
+def test_without_its_mounts_it_never_meets_this_machines_kubelet_and_leaves_nothing_on_it() -> None:
+    env = run(env={"KUBELET_REGISTRAR_DIRECTORY_PATH": "/elsewhere"}).env
+    assert env["KUBELET_SOCKET"].startswith("/c/root/")
+    assert env["KUBELET_PLUGINS_DIRECTORY_PATH"].startswith("/c/root/")
+    assert env["DCGM_POD_RESOURCES_KUBELET_SOCKET"].startswith("/c/root/")
+    assert env["KUBELET_REGISTRAR_DIRECTORY_PATH"] == "/elsewhere"
+    assert env["STATE_DIR"].startswith("/c/root/")
+    assert not {"CDI_DIR", "NODE_STATE_DIR"} & env.keys()
 
 
 def test_paths_that_only_the_container_has_are_the_folders_here() -> None:

@@ -27,6 +27,7 @@ GATES = ",".join(
         "DRAPartitionableDevices",
     )
 )  # fmt: skip
+GANGS = "GenericWorkload=true,GangScheduling=true"
 PROGRAMS = frozenset({"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"})
 _TOKEN = "gated"
 
@@ -85,12 +86,13 @@ class Gated:
 
 
 @contextmanager
-def running(folder: Path, *, taint_rules: bool = False) -> Iterator[Gated]:
+def running(folder: Path, *, taint_rules: bool = False, gangs: bool = False) -> Iterator[Gated]:
     """The API server, answering; the controllers are the caller's to start. Raises LabError.
 
-    ``taint_rules``: with DeviceTaintRules.
+    ``taint_rules``: with DeviceTaintRules; ``gangs``: with Workloads, and with DRA as it usually is.
     """
-    gates = f"{GATES},DRADeviceTaintRules=true" if taint_rules else GATES
+    gates = GANGS if gangs else f"{GATES},DRADeviceTaintRules=true" if taint_rules else GATES
+    apis = "scheduling.k8s.io/v1alpha1" if gangs else "resource.k8s.io/v1alpha3" if taint_rules else ""
     programs = build.ensure_binaries(only=PROGRAMS)
     etcd, peers, port = _ports(3)
     folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +117,7 @@ def running(folder: Path, *, taint_rules: bool = False) -> Iterator[Gated]:
             f"--cert-dir={folder / 'certs'}", f"--token-auth-file={folder / 'tokens'}", "--authorization-mode=RBAC",
             "--service-cluster-ip-range=10.97.0.0/16", "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
-            f"--feature-gates={gates}", *(["--runtime-config=resource.k8s.io/v1alpha3=true"] if taint_rules else []),
+            f"--feature-gates={gates}", *([f"--runtime-config={apis}=true"] if apis else []),
         )  # fmt: skip
         assert on_real.looked_for(lambda: _ready(found.server), 120), "the API server does not come up"
         yield found

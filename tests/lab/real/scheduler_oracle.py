@@ -18,7 +18,7 @@ from kgpu.fit import ClusterSnapshot, ClusterView, FitVerdict, PodView, read, ve
 from kgpu.fit.cycle import Cycle
 from kgpu.fit.model import Preemption
 from kgpu.fit.preempt import _harm, victims_on
-from kgpu.kube.port import NODES, PODS, Change, KubeApi, KubeRefusedError, Patch, Resource, WatchEvent
+from kgpu.kube.port import NODES, PODS, Change, KubeApi, KubeRefusedError, Patch, Resource, WatchEvent, version_of
 from tests.fit.generate import NAMESPACES, Generator, Object, backdrop
 
 CORE = {
@@ -109,8 +109,10 @@ class Oracle:
     async def follow(self) -> None:
         """Watch the pods until cancelled."""
         version = (await self.api.list(PODS)).resource_version
-        async for event in self.api.watch(PODS, version):
-            await self._take(event)
+        while True:  # a watch ends after some minutes
+            async for event in self.api.watch(PODS, version):
+                version = version_of(event.object) or version
+                await self._take(event)
 
     async def _take(self, event: WatchEvent) -> None:
         if event.change is Change.BOOKMARK:

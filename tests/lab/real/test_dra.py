@@ -25,7 +25,9 @@ from tests.dra import demos
 from tests.lab.real.conftest import Cluster, until
 from tests.lab.real.dra_kills import Churn
 
-GATES = ("DRAPartitionableDevices=true", "DRADeviceTaints=true", "DRAExtendedResource=true")
+GATES = (
+    "DRAPartitionableDevices=true", "DRADeviceTaints=true", "DRAExtendedResource=true", "ResourceHealthStatus=true"
+)  # fmt: skip
 API_VERSIONS = ("resource.k8s.io/v1beta1",)
 CLASSES = """
 apiVersion: resource.k8s.io/v1
@@ -54,10 +56,10 @@ class DraLab:
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, gates: str = "") -> None:
+    def start(self, gates: str = "", roles: str = "dra") -> None:
         paths = self.lab.paths
         argv = [
-            sys.executable, "-m", "kgpu", "agent", "--roles", "dra", "--root", str(paths.hw),
+            sys.executable, "-m", "kgpu", "agent", "--roles", roles, "--root", str(paths.hw),
             "--kubeconfig", str(self.lab.kubeconfig), "--node-name", NODE_NAME,
             "--state-dir", "/var/lib/kgpu-dra",
         ]  # fmt: skip
@@ -113,8 +115,20 @@ class DraLab:
             manifest["spec"]["devices"]["config"] = config
         self.lab.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
 
-    def pod(self, name: str, claim: str, *vectors: str, containers: int = 1) -> None:
-        """Containers that list the claim's GPUs, or add vectors on one of them with these options."""
+    def template(self, name: str) -> None:
+        """Of claims of one GPU that stay when it is tainted."""
+        exactly = {"deviceClassName": "gpu.nvidia.com", "tolerations": [{"operator": "Exists"}]}
+        manifest = {
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name},
+            "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}},
+        }  # fmt: skip
+        self.lab.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+
+    def pod(self, name: str, claim: str, *vectors: str, containers: int = 1, made: bool = False) -> None:
+        """Containers that list the claim's GPUs, or add vectors on one of them with these options.
+
+        ``made``: ``claim`` is a template's name.
+        """
         image = "kgpu.dev/cuda-sample:vectoradd" if vectors else "kgpu.dev/cuda:base"
         command = ["./vectoradd", *vectors] if vectors else ["sh", "-c", "nvidia-smi -L; exec sleep 3600"]
         each = [
@@ -128,10 +142,16 @@ class DraLab:
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"test": "yes"}},
             "spec": {
                 "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": each,
-                "resourceClaims": [{"name": "mine", "resourceClaimName": claim}],
+                "resourceClaims": [{"name": "mine", "resourceClaimTemplateName" if made else "resourceClaimName": claim}],
             },
         }  # fmt: skip
         self.lab.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+
+    def health(self, pod: str) -> dict[str, str]:
+        """What the kubelet tells of each device of the pod's claims, by its id."""
+        (container,) = self.ask(f"/api/v1/namespaces/default/pods/{pod}")["status"]["containerStatuses"]
+        rows = container.get("allocatedResourcesStatus") or ()
+        return {one["resourceID"]: one["health"] for row in rows for one in row.get("resources") or ()}
 
     def says(self, pod: str, words: str, *, container: str = "cuda-0") -> str:
         def said() -> str:
@@ -257,6 +277,24 @@ def test_a_pod_that_asks_for_the_resource_gets_a_gpu_by_a_claim(dra: DraLab) -> 
     dra.lab.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
     assert dra.says("counted", "GPU 1:").count("GPU ") == 2
     dra.lab.kubectl("delete", "pod", "counted", "--wait=false")
+    until(lambda: dra.files() == ([], []), "no claim to be prepared")
+
+
+def test_the_kubelet_shows_in_pods_how_their_gpus_are(dra: DraLab) -> None:
+    dra.kill()
+    dra.start(roles="dra,health")
+    dra.template("watched")
+    dra.pod("watched", "watched", made=True)
+    said = dra.says("watched", "GPU 0:")
+    until(lambda: list(dra.health("watched").values()) == ["Healthy"], "a healthy GPU in the pod's status")
+    gpus = operate.snapshot(dra.root)["gpus"]
+    (held,) = (index for index, gpu in enumerate(gpus) if gpu["uuid"] in said)
+    operate.inject(dra.root, "lost", gpu=held)
+    until(lambda: list(dra.health("watched").values()) == ["Unhealthy"], "an unhealthy GPU in the pod's status")
+    assert dra.ask("/api/v1/namespaces/default/pods/watched")["status"]["phase"] == "Running"
+    operate.clear(dra.root)
+    until(lambda: list(dra.health("watched").values()) == ["Healthy"], "a GPU that is well again")
+    dra.lab.kubectl("delete", "pod", "watched", "--wait=false")
     until(lambda: dra.files() == ([], []), "no claim to be prepared")
 
 

@@ -25,6 +25,7 @@ from kgpu.mig.manager.configs import ConfigLookup
 from kgpu.mig.manager.cutting import NodeCutter
 from kgpu.mig.manager.memory import FILE_NAME, MemoryFile
 from kgpu.mig.manager.run import MigManagerContext, run
+from kgpu.mig.manager.slices import LABEL, MigSlices
 from kgpu.mig.survey import SurveyedGpu
 
 NODE, NAMESPACE = "gpu-1", "gpu-operator"
@@ -39,6 +40,8 @@ mig-configs:
 class World:
     """One node. ``families`` are its GPUs."""
 
+    names = LABEL
+
     def __init__(self, folder: Path, *families: str, operations: bool = True, config: str | None = FILE) -> None:
         self.folder = folder
         self.api = FakeApi()
@@ -49,6 +52,7 @@ class World:
         self.operations = operations
         self.boot = "boot-1"
         self.held: dict[str, Sequence[str]] = {}
+        self.stranded: Sequence[str] | UserError = ()
         self.advice: list[Advice] = []
         self.states: list[tuple[bool, str, str]] = []
         self.vendor = names.NVIDIA
@@ -72,7 +76,7 @@ class World:
 
     def label(self, value: str | None) -> None:
         """A person sets the label, or removes it."""
-        self.put(labels={names.MIG_CONFIG_LABEL: value})
+        self.put(labels={self.names.key: value})
 
     async def operator_labels(self, value: str = "all-disabled", default: str = "") -> None:
         """The operator sets it, with the mark of a default that it means."""
@@ -132,15 +136,15 @@ class World:
 
     @property
     def state(self) -> str:
-        return (self.node["metadata"].get("labels") or {}).get(names.MIG_CONFIG_STATE_LABEL, "")
+        return (self.node["metadata"].get("labels") or {}).get(self.names.state, "")
 
     @property
     def request(self) -> MigRequest | None:
-        return mig_request.read_request(self.annotations)
+        return mig_request.read_request(self.annotations, self.names.request)
 
     @property
     def report(self) -> MigReport | None:
-        return mig_request.read_report(self.annotations)
+        return mig_request.read_report(self.annotations, self.names.report)
 
     @property
     def shown_progress(self) -> MigProgress | None:
@@ -171,7 +175,7 @@ class World:
         def found() -> MigReport | None:
             report = self.report
             good = report is not None and report.state == state and reason in {"", report.reason}
-            return report if good and self.state == state else None
+            return report if good and report and self.state == self.names.state_value(report.state) else None
 
         report = await self.until(found)
         assert isinstance(report, MigReport)
@@ -186,12 +190,19 @@ class World:
         return self.driver
 
     def cutter(self) -> NodeCutter:
+        sources = () if self.source is None else (self.source,)
         return NodeCutter(
-            open_driver=self.open, memory=MemoryFile(self.folder / "state" / FILE_NAME, boot=self.boot)
+            kind=MigSlices(open_driver=self.open, lookup=ConfigLookup(given=sources)),
+            memory=MemoryFile(self.folder / "state" / FILE_NAME, boot=self.boot),
         )  # fmt: skip
 
     async def _holders(self, gpus: Sequence[SurveyedGpu]) -> dict[str, Sequence[str]]:
         return {found.uuid: self.held.get(found.uuid, ()) for found in gpus}
+
+    async def _stranded(self) -> Sequence[str]:
+        if isinstance(self.stranded, UserError):
+            raise self.stranded
+        return self.stranded
 
     async def _vendor(self) -> str:
         return self.vendor
@@ -207,8 +218,9 @@ class World:
         sources = () if self.source is None else (self.source,)
         return MigManagerContext(**{
             "api": lambda: self.api, "node": NODE, "boot": self.boot, "cutter": self.cutter(),
-            "lookup": ConfigLookup(given=sources), "orders": self.orders, "operations": self.operations,
-            "namespace": NAMESPACE, "holders": self._holders, "news": self._news, "vendor": self._vendor,
+            "sources": sources, "orders": self.orders, "operations": self.operations,
+            "namespace": NAMESPACE, "holders": self._holders, "stranded": self._stranded,
+            "news": self._news, "vendor": self._vendor,
             "hear": self._hear, "report": self.advice.append,
             "on_state": lambda ready, reason, why="": self.states.append((ready, str(reason), why)), **more,
         })  # fmt: skip

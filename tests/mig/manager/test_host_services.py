@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ class Host:
 
     def services(self) -> ClientServices:
         clients = str(self.folder / "clients.yaml")
-        return ClientServices(clients=clients, record=self.folder / FILE_NAME, call=self.call)
+        return ClientServices(clients=partial(read_clients, clients), record=self.folder / FILE_NAME, call=self.call)
 
 
 async def test_services_that_run_are_stopped_and_started_in_reverse_order(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from kgpu.mig.apply import Applying
 from kgpu.mig.manager.cutting import NodeCutter
 from kgpu.mig.manager.layouts import layout_of
 from kgpu.mig.manager.memory import FILE_NAME, ChangeRecord, MemoryFile
+from kgpu.mig.manager.slices import MigSlices
 from kgpu.mig.node_plan import plan_node
 from kgpu.mig.survey import survey
 from tests.budget import count
@@ -57,7 +58,8 @@ class Machine:
         self.boot = "boot-1"
 
     def process(self) -> NodeCutter:
-        return NodeCutter(open_driver=lambda: self.driver, memory=MemoryFile(self.folder / FILE_NAME, boot=self.boot))
+        kind = MigSlices(open_driver=lambda: self.driver)
+        return NodeCutter(kind=kind, memory=MemoryFile(self.folder / FILE_NAME, boot=self.boot))
 
     async def cut(self, name: str) -> None:
         plans = plan_node([survey(gpu) for gpu in self.driver.state.values()], CONFIGS[name])

@@ -19,7 +19,8 @@ from kgpu.mig.manager.configs import ConfigLookup
 from kgpu.mig.manager.label import node_part, read_view
 from kgpu.mig.manager.layouts import key_of
 from kgpu.mig.manager.model import MigDecision, MigLabelledNode, MigReason, MigWish
-from kgpu.mig.manager.plan import Known, RefusedWishError, aim, decide, two_labels
+from kgpu.mig.manager.plan import Known, RefusedWishError, changed_under, decide, two_labels
+from kgpu.mig.manager.slices import LABEL, aim
 from kgpu.mig.survey import SurveyedGpu, survey
 from kgpu.mig.wanted import LayoutError
 
@@ -66,7 +67,7 @@ def seven(family: str = "a100-40gb") -> dict[str, Any]:
 
 
 def decided(value: str, found: list[SurveyedGpu] | None = None, known: Known = ASKED, **more: Any) -> MigDecision:
-    return decide(view(value, **more), wish(value), known, found or gpus(), CONFIGS[value])
+    return decide(view(value, **more), wish(value), known, aim(found or gpus(), value, CONFIGS[value]), LABEL)
 
 
 def progress(key: str, phase: str, message: str = "") -> MigProgress:
@@ -102,13 +103,13 @@ def test_a_hopper_needs_no_reset() -> None:
 
 def test_the_id_stays_while_gpus_become_as_wanted_and_is_another_for_each_time() -> None:
     first = decided("halves").key
-    planned = aim(gpus(), "halves", CONFIGS["halves"])
+    planned = aim(gpus(), "halves", CONFIGS["halves"]).plans
     assert first == key_of(wish("halves"), planned)
-    half_way = aim([gpus(enabled=True, pending=True)[0], gpus()[1]], "halves", CONFIGS["halves"])
+    half_way = aim([gpus(enabled=True, pending=True)[0], gpus()[1]], "halves", CONFIGS["halves"]).plans
     assert key_of(wish("halves"), half_way) == first
     others = [wish("halves", stamp="8"), wish("halves", boot="c"), wish("halves", losses=1), wish("second")]
     assert len({first, *(key_of(one, planned) for one in others)}) == 5
-    assert key_of(wish("halves"), aim(gpus(), "zeros", CONFIGS["zeros"])) != first  # the file has changed
+    assert key_of(wish("halves"), aim(gpus(), "zeros", CONFIGS["zeros"]).plans) != first  # the file has changed
 
 
 def test_nothing_to_do_is_success_and_touches_nothing() -> None:
@@ -119,8 +120,8 @@ def test_nothing_to_do_is_success_and_touches_nothing() -> None:
 
 def test_a_count_of_0_equals_its_own_result() -> None:
     # mig-parted compares the lengths of maps, so that such a config is never applied for it.
-    planned = aim(gpus(), "zeros", CONFIGS["zeros"])
-    assert [len(one.wanted.instances) for one in planned] == [7, 7]
+    planned = aim(gpus(), "zeros", CONFIGS["zeros"]).plans
+    assert [one.layout.devices for one in planned] == [{"1g.5gb": 7}] * 2
 
 
 def test_missing_indexes_are_told_where_others_are_cut() -> None:
@@ -167,11 +168,11 @@ def test_gpus_without_mig_beside_others_are_left_alone() -> None:
 @pytest.mark.parametrize("key", ["nvidia.com/vgpu.config", "nos.nebuly.com/gpu-partitioning"])
 def test_two_labels_for_the_same_gpus_are_refused(key: str) -> None:
     node = {"metadata": {"name": "n", "labels": {names.MIG_CONFIG_LABEL: "halves", key: "x"}}}
-    found = two_labels(read_view(node_part(node), "b"))
+    found = two_labels(read_view(node_part(node, LABEL), "b", LABEL), LABEL)
     assert found is not None
     assert (names.MIG_CONFIG_LABEL in found.what, key in found.what) == (True, True)
     del node["metadata"]["labels"][key]  # type: ignore[attr-defined]
-    assert two_labels(read_view(node_part(node), "b")) is None
+    assert two_labels(read_view(node_part(node, LABEL), "b", LABEL), LABEL) is None
 
 
 # Who has set the label
@@ -184,10 +185,10 @@ def labelled(*managers: str, value: str = "all-off", default: str = "") -> MigLa
         "annotations": {names.MIG_DEFAULT_ANNOTATION: default, "z": "1"} if default else {},
         "managedFields": [{"manager": one, "operation": "Apply", "fieldsV1": fields} for one in managers],
     }  # fmt: skip
-    kept = node_part({"metadata": metadata, "status": {"images": []}})
+    kept = node_part({"metadata": metadata, "status": {"images": []}}, LABEL)
     assert "x" not in kept["metadata"]["labels"]
     assert "status" not in kept
-    return read_view(kept, "b")
+    return read_view(kept, "b", LABEL)
 
 
 WRITERS = [
@@ -205,7 +206,7 @@ WRITERS = [
 def test_only_a_value_that_somebody_means_acts(managers: tuple[str, ...], default: str, acts: bool) -> None:
     found = labelled(*managers, default=default)
     assert found.acts is acts
-    decision = decide(found, wish("all-off"), ASKED, gpus(**seven()), CONFIGS["all-off"])
+    decision = decide(found, wish("all-off"), ASKED, aim(gpus(**seven()), "all-off", CONFIGS["all-off"]), LABEL)
     if acts:
         assert decision.request is not None
         return
@@ -261,6 +262,16 @@ def test_what_somebody_cuts_by_hand_afterwards_stays() -> None:
     assert "1 of 7g.40gb" in decision.message
 
 
+def test_pods_whose_parts_are_gone_are_named_first_and_looked_for_again() -> None:
+    key = decided("halves", gpus(**seven())).key
+    decision = decided("halves", gpus(**seven()), Known(operations=True, settled=key))
+    assert changed_under(decision, ()) == decision
+    told = changed_under(decision, [f"team/train-{number}" for number in range(9)])
+    assert told.message.startswith("pods hold parts that are gone, and have to be ended: team/train-0, ")
+    assert "and 1 more; halves was applied" in told.message
+    assert (len(told.pods), told.again, told.state) == (9, True, MigLabelState.SUCCESS)
+
+
 def test_slices_that_are_all_gone_are_lost() -> None:
     found = gpus(enabled=True, pending=True)
     key = decided("halves", found).key
@@ -274,7 +285,7 @@ def test_slices_that_are_all_gone_are_lost() -> None:
 def test_alone_it_applies_to_gpus_that_nobody_uses() -> None:
     decision = decided("halves", known=Known())
     assert (decision.state, decision.request) == (MigLabelState.PENDING, None)
-    assert [one.found.uuid for one in decision.apply] == list(UUIDS)
+    assert [one.gpu for one in decision.apply] == list(UUIDS)
 
 
 def test_alone_it_fails_naming_the_holders_and_looks_again() -> None:

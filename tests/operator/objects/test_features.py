@@ -63,6 +63,22 @@ def test_agents_tell_the_operator_where_it_carries_out_rules(observed: ObservedC
     assert not agent_config(policy(), SETTINGS, observed).feature_rules
 
 
+@pytest.mark.parametrize("settings", [SETTINGS, OPERANDS], ids=["agent", "operands"])
+def test_who_looks_for_features_is_told_how(settings: OperatorSettings) -> None:
+    """An agent by its document, the pods that look where no accelerator is known by a variable."""
+    config = "core: {sleepInterval: 30s}"
+    chosen = dataclasses.replace(settings, features_config=config)
+    found = Case(policy=policy(HOST_DRIVER), settings=chosen).rendered()
+    (finder,) = (
+        one for one in found.objects if one["kind"] == "DaemonSet" and one["metadata"]["name"] == "kgpu-node-features"
+    )
+    env = {row["name"]: row.get("value") for row in finder["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert env[names.ENV_FEATURES_CONFIG] == config
+    told = agent_config(policy(), chosen, ObservedCluster()).roles["features"].env
+    assert told == ({names.ENV_FEATURES_CONFIG: config} if settings is SETTINGS else {})
+    assert not agent_config(policy(), settings, ObservedCluster()).roles["features"].env
+
+
 def test_the_role_comes_before_the_settings_that_tell_agents_to_publish() -> None:
     observed = ObservedCluster(foreign_nfd=True, kinds=KIND)
     found = Case(policy=policy(HOST_DRIVER), settings=SETTINGS, observed=observed).rendered()
@@ -82,3 +98,21 @@ def test_it_outlives_the_policy_so_that_agents_take_back_what_they_have_publishe
     assert {one["kind"] for one in ours} == {"Role", "RoleBinding"}
     for one in ours:
         assert [row["kind"] for row in outliving_policy(one, owner)["metadata"]["ownerReferences"]] == ["Deployment"]
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, OPERANDS], ids=["agent", "operands"])
+def test_pods_see_the_folder_of_feature_files(settings: OperatorSettings) -> None:
+    """Agents by the host's whole root; the pod without privileges by the folder itself."""
+    found = Case(policy=policy(HOST_DRIVER), settings=settings, observed=ObservedCluster()).rendered()
+    pods = {
+        one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in found.objects if one["kind"] == "DaemonSet"
+    }
+    finder = pods[names.FINDER_DAEMON_SET]
+    seen = {one["mountPath"]: one for one in finder["containers"][0]["volumeMounts"]}
+    volume = seen[names.HOST_ROOT + names.NFD_FOLDER]
+    assert volume["readOnly"]
+    sources = {one["name"]: one.get("hostPath") for one in finder["volumes"]}
+    assert sources[volume["name"]] == {"path": names.NFD_FOLDER, "type": "DirectoryOrCreate"}
+    if settings is SETTINGS:
+        agent = pods[names.AGENT_DAEMON_SET]["containers"][0]
+        assert names.HOST_ROOT in {one["mountPath"] for one in agent["volumeMounts"]}

@@ -232,3 +232,25 @@ def test_a_wrong_scrape_is_told(wrong: dict[str, Any], says: str) -> None:
 def test_nothing_said_is_a_service_monitor_in_plain_http() -> None:
     assert read_scrape({"kind": "ServiceMonitor", "scheme": "", "tlsConfig": {}, "basicAuth": None}) == Scrape()
     assert read_scrape({"scheme": "http"}) == Scrape()
+
+
+def test_usage_is_asked_for_with_the_labels_of_holders() -> None:
+    spec = "operator: {metrics: {serviceMonitor: {enabled: true, additionalLabels: {release: prom}}}}"
+    settings = dataclasses.replace(SETTINGS, usage=True)
+    objects = (
+        Case(policy=policy(spec), settings=settings, observed=ObservedCluster(kinds=MONITORING)).rendered().objects
+    )
+    found = {(one["kind"], one["metadata"]["name"]): one for one in objects}
+    for name, app in (("kgpu-gpu-usage", "kgpu-agent"), ("kgpu-usage", "kgpu-usage")):
+        service, monitor = found["Service", name], found["ServiceMonitor", name]
+        assert service["spec"]["selector"] == {"app": app}
+        assert service["metadata"]["labels"]["app"] == name
+        assert monitor["spec"]["selector"] == {"matchLabels": {"app": name}}
+        assert monitor["metadata"]["labels"]["release"] == "prom"
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert (endpoint["port"], endpoint["honorLabels"]) == ("usage", True)
+        assert {"action": "labeldrop", "regex": "namespace|pod|container"} in endpoint["relabelings"]
+    off = Case(policy=policy("operator: {}"), settings=settings, observed=ObservedCluster(kinds=MONITORING))
+    assert not [
+        one for one in off.rendered().objects if one["kind"] == "ServiceMonitor" and "usage" in one["metadata"]["name"]
+    ]

@@ -78,7 +78,7 @@ def test_every_role_of_an_operand_is_told_with_its_label() -> None:
       {"deviceplugin", "mps", "exporter", "labels", "node-status"})],
 )  # fmt: skip
 def test_which_roles_are_on(spec: str, on: set[str]) -> None:
-    always = {"features", "validator", "health", "probe", "mig-manager"}
+    always = {"features", "validator", "health", "probe", "mig-manager", "device-config-manager"}
     assert {name for name, role in config(spec).roles.items() if role.enabled} == on | always
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,15 +17,20 @@ from typing import Any, TypeVar
 import pytest
 
 from kgpu.base.errors import LabError
+from kgpu.formats.names import GPU_RESOURCE
 from kgpu.lab.progress import PlainProgress
 from kgpu.lab.real import bootstrap, build, hosttools, kgpu_image
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import NODE_NAME, LabSpec
 from tests import on_real
+from tests.budget import DEEP
 
 T = TypeVar("T")
 # Only ends what would never end: a machine that does much else is slow, not wrong.
 DEADLINE_S = 300.0
+# It goes through minutes of a real clock, and its last step has not ended within five on a busy machine: in deep runs.
+collect_ignore = [] if DEEP else ["test_usage.py"]
+
 CHART = Path(__file__).resolve().parents[3] / "charts" / "kgpu"
 NAMESPACE = "gpu-operator"
 RELEASE = "kgpu"
@@ -141,8 +147,8 @@ class Site:
     def policy_status(self) -> Object:
         return (self.get("clusterpolicy", "cluster-policy") or {}).get("status", {})
 
-    def allocatable(self) -> str:
-        return self.lab.node()["status"]["allocatable"].get("nvidia.com/gpu", "")
+    def allocatable(self, resource: str = GPU_RESOURCE) -> str:
+        return self.lab.node()["status"]["allocatable"].get(resource, "")
 
     def conditions(self) -> dict[str, Object]:
         return {one["type"]: one for one in self.policy_status().get("conditions", [])}
@@ -228,6 +234,14 @@ class Site:
 @pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The cluster: one node with eight simulated GPUs, no agent, kgpu's image."""
+    spec = LabSpec(name=f"operator-{os.getpid()}", agent=False, audit=True, feature_gates=GATES)
+    with made(spec, tmp_path_factory.mktemp("operator")) as site:
+        yield site
+
+
+@contextmanager
+def made(spec: LabSpec, folder: Path) -> Iterator[Site]:
+    """A cluster with kgpu's image, taken down at the end."""
     progress = PlainProgress()
     try:
         hosttools.require_platform()
@@ -235,8 +249,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         helm = build.ensure_helm(progress)
     except LabError as error:
         on_real.unavailable(error.one_line())
-    folder = tmp_path_factory.mktemp("operator")
-    spec = LabSpec(name=f"operator-{os.getpid()}", agent=False, audit=True, feature_gates=GATES)
     lab = RealLab(spec, folder=folder / "lab", progress=progress)
     try:
         lab.up()

@@ -227,6 +227,12 @@ def operation(site: Site) -> Object:
     return obj
 
 
+def told(site: Site) -> set[str]:
+    """The reasons of the operations' Events; they are written beside the status, not before it."""
+    events = site.get("events", "-n", "default")["items"]
+    return {one["reason"] for one in events if one["source"].get("component") == names.OPERATIONS_COMPONENT}
+
+
 def test_a_maintenance_empties_the_node_and_gives_it_back(web: Site) -> None:
     before = running(web)
     assert len(before) == 2
@@ -242,9 +248,7 @@ def test_a_maintenance_empties_the_node_and_gives_it_back(web: Site) -> None:
     assert "unschedulable" not in web.lab.node()["spec"]
     assert names.CORDON_ANNOTATION not in web.lab.node()["metadata"]["annotations"]
     web.until(lambda: len(running(web)) == 2, "the pods to be back")
-    events = web.get("events", "-n", "default")["items"]
-    told = {one["reason"] for one in events if one["source"].get("component") == names.OPERATIONS_COMPONENT}
-    assert told >= {"OperationStarted", "InMaintenance", "Resumed", "OperationSucceeded"}
+    web.until(lambda: told(web) >= {"OperationStarted", "InMaintenance", "Resumed", "OperationSucceeded"}, "its Events")
 
 
 def test_a_disruption_budget_ends_a_maintenance_and_is_named(web: Site) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 import pytest
 
 from kgpu.formats.crd.definitions import nfd_crds
+from tests.charts.test_account_rights import CHART_OPTIONS
 from tests.operator import account_rights
 from tests.operator.own_node import FEATURES_CRD, OTHER, event, refused_events
 from tests.operator.real.account import Account, account_of
@@ -61,10 +62,9 @@ CONFIGS: Final = {
     "counters": {"metrics": "DCGM_FI_DEV_GPU_TEMP, gauge, heat"},
 }
 OPTIONS: Final = (
-    "cdi.nriPluginEnabled=true", "devicePlugin.config.name=plugin-configs", "dcgmExporter.config.name=counters",
+    "devicePlugin.config.name=plugin-configs", "dcgmExporter.config.name=counters",
     "dcgmExporter.enablePodLabels=true", "nodeStatusExporter.enabled=true",
-    "dcgmExporter.env[0].name=KUBERNETES_ENABLE_DRA", "dcgmExporter.env[0].value=true", "dra.enabled=true",
-    "nfd.nodefeaturerules=true",
+    "dcgmExporter.env[0].name=KUBERNETES_ENABLE_DRA", "dcgmExporter.env[0].value=true", *CHART_OPTIONS,
 )  # fmt: skip
 """What adds a right, as tests/charts/test_account_rights.py has it."""
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from kgpu.formats import names
 from kgpu.kube.port import CONFIG_MAPS, PODS, Object
 from kgpu.operator import projections
 from tests.budget import tries
@@ -187,12 +188,14 @@ async def test_config_maps_are_known_by_their_keys_and_pods_by_their_trouble() -
     users = config_map("plugin", default="version: v1", a100="version: v1")
     users["metadata"]["labels"] = {}
     api.put(CONFIG_MAPS, users)
+    await api.apply(CONFIG_MAPS, config_map("made", x="y"), manager=names.OPERATOR_FIELD_MANAGER)
     owner = {"kind": "DaemonSet", "name": "operand", "controller": True}
     metadata = {"name": "p", "namespace": NAMESPACE, "ownerReferences": [owner]}
     api.put(PODS, {"metadata": metadata, "spec": {"nodeName": "n0"}, "status": status(waiting("ErrImagePull", "gone"))})
     async with running(api, planner=wish):
         observed = wish.seen[-1]
         assert observed.config_maps["plugin"] == {"default", "a100"}
+        assert ("plugin" in observed.given_maps, "made" in observed.given_maps) == (True, False)
         (trouble,) = observed.troubles
         assert (trouble.node, trouble.reason) == ("n0", "ImagePullBackOff")
         assert observed.kube_version == (1, 35)

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 async def _device_plugin(host: Host, handle: RoleHandle) -> None:
-    from kgpu.agent.claimed_gpus import ClaimedGpus, claims_folder
+    from kgpu.agent.claimed_gpus import ClaimedGpus, claims_folders
     from kgpu.base.boot import boot_id
     from kgpu.base.service import first_end, running
     from kgpu.deviceplugin.run import DevicePluginContext, run
 
     options = host.options
-    withheld = ClaimedGpus(host.ordered, claims_folder(options.kubelet_folder / "plugins"), boot=boot_id())
+    withheld = ClaimedGpus(host.ordered, claims_folders(options.kubelet_folder / "plugins"), boot=boot_id())
     await configured(host, handle)
     view = host.reader.view()
 
@@ -56,6 +56,7 @@ async def _device_plugin(host: Host, handle: RoleHandle) -> None:
                 cdi_changes=changes,
                 verdicts=verdicts(options),
                 orders=withheld,
+                host_root=options.host_root,
                 on_state=handle.report,
                 on_offer=offer,
             )

@@ -1,4 +1,7 @@
-"""The role ``dra``: publishes this node's GPUs and slices as devices, and prepares the claims of its pods."""
+"""The role ``dra``: publishes this node's accelerators and slices as devices, and prepares the claims of its pods.
+
+It is the DRA driver of the vendor whose driver the node has.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,21 @@ from kgpu.agent.host import DEVICE_PLUGIN, Closing, Host, ProvenGpus, Role, behi
 from kgpu.agent.options import AgentOptions
 from kgpu.base.errors import ConfigError
 from kgpu.base.supervise import RoleHandle
-from kgpu.formats import names
 from kgpu.hw.partitioning import PartitionError
 
 if TYPE_CHECKING:
+    from kgpu.agent.claim_edits import ClaimEdits
+    from kgpu.agent.claim_variables import ClaimVariables
     from kgpu.agent.counted_gpus import CountedGpus
+    from kgpu.base.advice import Advice
+    from kgpu.dra.claim_specs import ClaimSpecs
+    from kgpu.dra.drivers import DraDriver
     from kgpu.dra.gates import DraGates
     from kgpu.dra.model import DraDevice, PublishRules
     from kgpu.dra.preparing import Preparations
     from kgpu.dra.publish import SlicePublisher
+    from kgpu.dra.sharing import DeviceSharer
+    from kgpu.dra.slice_maker import SliceMaker
     from kgpu.hw.port import Inventory
     from kgpu.kubelet.dra_plugin import DraPluginServer
 
@@ -34,6 +43,7 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
     from kgpu.agent.metrics_page import on_page
     from kgpu.base.service import first_end, running
     from kgpu.dra.api import served_api
+    from kgpu.dra.drivers import unused_gates
     from kgpu.dra.gates import read_gates
     from kgpu.dra.health import VALID_S
     from kgpu.dra.metrics import DraMetrics
@@ -66,15 +76,18 @@ async def _dra(host: Host, handle: RoleHandle) -> None:
             report=host.decide, verdicts=verdicts(options), on_state=handle.report,
             health=health.update,
         ))  # fmt: skip
-        metrics = DraMetrics(driver=names.DRA_GPU_DRIVER, node=options.node_name)
+        driver = node.driver
+        for name in unused_gates(driver, gates):
+            host.decide(_unused(name, driver.name))
+        metrics = DraMetrics(driver=driver.name, node=options.node_name, types=driver.types)
         stack.enter_context(on_page(host, NAME, lambda: metrics.text(preparations.records.all.values())))
         claims = NodeClaims(
-            api=host.api(), driver=names.DRA_GPU_DRIVER, pool=options.node_name, preparations=preparations,
+            api=host.api(), driver=driver.name, pool=options.node_name, preparations=preparations,
             resource=server_api.claims, metrics=metrics,
         )  # fmt: skip
         stale = StaleClaims(api=host.api(), resource=server_api.claims, preparations=preparations, report=host.decide)
         server = DraPluginServer(
-            names.DRA_GPU_DRIVER, claims, plugins=Path(values["plugins"]), registrar=Path(values["registrar"]),
+            driver.name, claims, plugins=Path(values["plugins"]), registrar=Path(values["registrar"]),
             health=health,
         )  # fmt: skip
         stack.push_async_callback(server.close)
@@ -128,36 +141,63 @@ class _NodeDevices:
         self._roots: tuple[Inventory, Mapping[str, str]] | None = None
         self._preparations: Preparations | None = None
 
+    @property
+    def driver(self) -> DraDriver:
+        """The driver of the vendor whose hardware was read. Raises ConfigError."""
+        from kgpu.dra.drivers import driver_of
+
+        return driver_of(self._latest().vendor)
+
     async def open(self, stack: Any) -> Preparations:
         """What prepares claims, with what an earlier process has left. Raises HwError, HostError, ConfigError."""
-        from kgpu.agent.claim_edits import ClaimEdits
-        from kgpu.agent.claim_sharing import driver_sharer
         from kgpu.agent.claimed_gpus import claims_folder
         from kgpu.base.boot import boot_id, uptime
-        from kgpu.dra.claim_specs import ClaimSpecs
         from kgpu.dra.preparing import Preparations
         from kgpu.dra.records import ClaimRecords
-        from kgpu.dra.slice_maker import SliceMaker
-        from kgpu.hw.open import open_partitioner
 
-        host, options = self._host, self._host.options
+        host = self._host
         await self.read()
-        edits = ClaimEdits(driver_root(options), self._latest)
-        partitioner = open_partitioner(driver_root=options.root, reset=_no_reset)
-        stack.push_async_callback(partitioner.close)
-        plugins = Path(self._values["plugins"])
-        sharer, daemons = driver_sharer(str(options.root or "/"), plugins / names.DRA_GPU_DRIVER, host.decide)
-        stack.push_async_callback(daemons.close)
+        folder = claims_folder(Path(self._values["plugins"]), self.driver.name)
+        records = ClaimRecords(folder, boot=boot_id(), report=host.decide, began=time.time() - uptime())
+        slices, sharer = self._dividing(stack) if self.driver.divides else (None, None)
         self._preparations = Preparations(
-            records=ClaimRecords(
-                claims_folder(plugins), boot=boot_id(), report=host.decide, began=time.time() - uptime()
-            ),
-            specs=ClaimSpecs(Path(self._values["cdi_root"]), edits.node, edits.driver),
-            slices=SliceMaker(partitioner), sharer=sharer, known=self.known, read=self.read, offered=self.offered,
-            gates=self._gates.on, news=host.reader.changed, taken=lambda: self.counted.taken, off=self.counted.off,
+            records=records, specs=self._specs(), slices=slices, sharer=sharer, known=self.known, read=self.read,
+            offered=self.offered, gates=self._gates.on, news=host.reader.changed, taken=lambda: self.counted.taken,
+            off=self.counted.off,
         )  # fmt: skip
         await self._preparations.start()
         return self._preparations
+
+    def _specs(self) -> ClaimSpecs:
+        """What writes CDI specs, with the driver's files where containers need these."""
+        from kgpu.dra.claim_specs import ClaimSpecs
+        from kgpu.hw.vendor import vendor_of
+
+        root = driver_root(self._host.options)
+        edits: ClaimEdits | ClaimVariables
+        if vendor_of(self._latest().vendor).nodes_suffice:
+            from kgpu.agent.claim_variables import ClaimVariables
+
+            edits = ClaimVariables(root, self._latest)
+        else:
+            from kgpu.agent.claim_edits import ClaimEdits
+
+            edits = ClaimEdits(root, self._latest)
+        return ClaimSpecs(Path(self._values["cdi_root"]), self.driver.cdi, edits.node, edits.common)
+
+    def _dividing(self, stack: Any) -> tuple[SliceMaker, DeviceSharer]:
+        """What makes slices for claims and sets how devices are shared."""
+        from kgpu.agent.claim_sharing import driver_sharer
+        from kgpu.dra.slice_maker import SliceMaker
+        from kgpu.hw.open import open_partitioner
+
+        options = self._host.options
+        partitioner = open_partitioner(driver_root=options.root, reset=_no_reset)
+        stack.push_async_callback(partitioner.close)
+        folder = Path(self._values["plugins"]) / self.driver.name
+        sharer, daemons = driver_sharer(str(options.root or "/"), folder, self._host.decide)
+        stack.push_async_callback(daemons.close)
+        return SliceMaker(partitioner), sharer
 
     async def read(self) -> Inventory:
         """The GPUs as they are now."""
@@ -216,12 +256,22 @@ def _counted(host: Host) -> CountedGpus:
 
 def _lingers(options: AgentOptions) -> str:
     """Claims that are prepared: only this role can take that back, and their pods can't end before."""
-    from kgpu.agent.claimed_gpus import claims_folder
+    from kgpu.agent.claimed_gpus import claims_folders
     from kgpu.formats.settings import resolve
 
     values = resolve(_flags(), flags=options.overrides_of(NAME), env=options.env).values
-    count = sum(1 for _ in claims_folder(Path(values["plugins"])).glob("*.json"))
+    count = sum(1 for folder in claims_folders(Path(values["plugins"])) for _ in folder.glob("*.json"))
     return f"pods still have {count} claim{'s' if count > 1 else ''}" if count else ""
+
+
+def _unused(gate: str, driver: str) -> Advice:
+    from kgpu.base.advice import Advice
+
+    return Advice(
+        subject=gate, what=f"the feature gate {gate} changes nothing with the driver {driver}",
+        why="it is about another vendor's devices", reason="GateWithoutEffect",
+        remedy="nothing, if nodes of that vendor are to have it",
+    )  # fmt: skip
 
 
 async def _no_reset(gpu: str) -> None:

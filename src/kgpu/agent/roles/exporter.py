@@ -10,6 +10,7 @@ from kgpu.agent.host import Closing, Host, Role, own_address
 from kgpu.base.errors import Reason
 from kgpu.base.http import Address
 from kgpu.base.supervise import RoleHandle
+from kgpu.formats.names import ROCM_HEALTH_SOCKET
 
 
 async def _exporter(host: Host, handle: RoleHandle) -> None:
@@ -17,13 +18,17 @@ async def _exporter(host: Host, handle: RoleHandle) -> None:
     from kgpu.exporter.context import make_context
     from kgpu.exporter.options import OPTIONS
     from kgpu.exporter.run import Exporter
+    from kgpu.formats import settings as settings_of
 
-    pod_resources = next(option for option in OPTIONS if option.attr == "pod_resources")
     options = host.options
     flags = options.overrides_of(ROLE.name)
-    if not flags.get("pod_resources") and not any(options.env.get(name) for name in pod_resources.envs):
-        # Beside the folder of device plugins, wherever this node's kubelet has that.
-        flags = {**flags, pod_resources.attr: str(options.pod_resources_socket)}
+    # Beside the folder of device plugins, wherever this node's kubelet has that; and on the host, as it is seen here.
+    places = {
+        "pod_resources": options.pod_resources_socket,
+        "amd_health_socket": options.host_root / ROCM_HEALTH_SOCKET.lstrip("/"),
+    }
+    given = settings_of.resolve(OPTIONS, flags=flags, env=options.env).given
+    flags = {**flags, **{attr: str(place) for attr, place in places.items() if attr not in given}}
     settings = resolve(flags, options.env)
     for advice in settings.without_effect:
         host.decide(advice)

@@ -13,9 +13,12 @@ from kgpu.kube.port import KubeApi
 async def _features(host: Host, handle: RoleHandle) -> None:
     from functools import partial
 
+    from kgpu.agent.metrics_page import on_page
+    from kgpu.discovery.features.metrics import WorkerFigures
     from kgpu.discovery.features.publish import MemoryFeatures, NodeFeatureLabels
     from kgpu.discovery.features.run import FeaturesContext, run
     from kgpu.discovery.features.sources import read_node
+    from kgpu.formats.names import ENV_FEATURES_CONFIG
 
     options = host.options
     known = options.has_api_server and options.node_name
@@ -24,19 +27,24 @@ async def _features(host: Host, handle: RoleHandle) -> None:
         from kgpu.discovery.features.feature_object import NodeFeatureObject
 
         tell_operator = NodeFeatureObject(host.api(), node=options.node_name, namespace=options.namespace).publish
-    await run(
-        FeaturesContext(
-            publisher=NodeFeatureLabels(host.api(), node=options.node_name) if known else MemoryFeatures(),
-            roots=options.pci_roots,
-            report=host.decide,
-            on_state=handle.report,
-            foreign=options.foreign_nfd,
-            take_over=options.take_over_features,
-            lost=host.lost,
-            read=partial(read_node, node_name=options.node_name),
-            tell_operator=tell_operator,
+    figures = WorkerFigures(options.node_name)
+    with on_page(host, ROLE.name, figures.text):
+        await run(
+            FeaturesContext(
+                publisher=NodeFeatureLabels(host.api(), node=options.node_name) if known else MemoryFeatures(),
+                roots=options.pci_roots,
+                report=host.decide,
+                on_state=handle.report,
+                foreign=options.foreign_nfd,
+                take_over=options.take_over_features,
+                lost=host.lost,
+                read=partial(
+                    read_node, node_name=options.node_name, cluster_config=options.env.get(ENV_FEATURES_CONFIG, "")
+                ),
+                measured=figures.durations.add,
+                tell_operator=tell_operator,
+            )
         )
-    )
 
 
 async def _withdraw(api: KubeApi, options: AgentOptions) -> None:

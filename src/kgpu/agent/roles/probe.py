@@ -1,8 +1,9 @@
 """The role ``probe``: writes facts about this node's files, kernel and driver to the agent's log for ``kgpu doctor``.
 
 It writes them at the start, when something that matters has changed (files, the PCI bus, modules, the kernel log, the
-driver's inventory), and at least once an hour. It needs no port and no permission: whoever may read the agent's log or
-an archive of it has the facts. If something keeps changing, the intervals grow.
+driver's inventory, links and heat of devices other than NVIDIA's), and at least once an hour. It needs no port and no
+permission: whoever may read the agent's log or an archive of it has the facts. If something keeps changing, the
+intervals grow.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kgpu.agent.host import Closing, Host, Role, kernel_log, validations_dir
 from kgpu.base.boot import boot_id
 from kgpu.base.supervise import RoleHandle
 from kgpu.base.threads import beside
-from kgpu.formats.names import CDI_DIR, KUBELET_DEVICE_PLUGIN_DIR, VALIDATIONS_DIR
+from kgpu.formats.names import CDI_DIR, KUBELET_DEVICE_PLUGIN_DIR, NVIDIA, VALIDATIONS_DIR
 from kgpu.hw.port import DriverReleasedError, Reader
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ async def probe(host: Host, handle: RoleHandle) -> None:
             while (age := time.monotonic() - begin) < AGAIN and not (changed and age >= pause):
                 await asyncio.sleep(LOOK)
                 spoke, now = await _read(handle, look)
-                changed = changed or spoke or now != known
+                changed = changed or spoke or now != known or await _passed(host, view, driver)
             pause = min(2 * pause, LONGEST) if changed else PAUSE
 
 
@@ -75,6 +76,20 @@ async def _driver(host: Host, reader: Reader) -> dict[str, Any]:
         ordered = host.ordered
         while ordered is not None and ordered.released:
             await ordered.changed(ordered.revision)
+
+
+async def _passed(host: Host, reader: Reader, before: dict[str, Any]) -> bool:
+    """Whether what passes by itself is otherwise than ``before``: a port's link, heat. NVIDIA's driver is not asked: it
+    says such things in the kernel's log.
+    """
+    from kgpu.doctor.sources.host import driver_facts, passing
+
+    inventory = host.reader.last_inventory
+    if inventory is None or inventory.vendor == NVIDIA:
+        return False
+    with contextlib.suppress(DriverReleasedError):
+        return passing(await driver_facts(reader)) != passing(before)
+    return False
 
 
 async def _read(handle: RoleHandle, read: Callable[[], T]) -> T:

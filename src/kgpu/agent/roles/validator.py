@@ -6,7 +6,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from kgpu.agent.host import Closing, Host, Role, driver_root, validations_dir
+from kgpu.agent.host import Closing, Host, OwnWork, Role, driver_root, validations_dir
 from kgpu.agent.options import AgentOptions
 from kgpu.base.supervise import RoleHandle
 from kgpu.base.waits import before
@@ -43,7 +43,7 @@ async def _validator(host: Host, handle: RoleHandle) -> None:
             ValidatorContext(
                 reader=view,
                 root=root,
-                runner=WhileFree(ChildCuda(root, env=options.env), host.ordered),
+                runner=Noted(WhileFree(ChildCuda(root, env=options.env), host.ordered), host.own_work),
                 settings=ValidatorSettings(
                     folder=validations_dir(options),
                     cdi_dirs=(options.host_root / CDI_STATIC_DIR.lstrip("/"), options.cdi_dir),
@@ -61,6 +61,18 @@ async def _validator(host: Host, handle: RoleHandle) -> None:
                 on_state=handle.report,
             )
         )
+
+
+class Noted:
+    """Notes each test as work of kgpu's own."""
+
+    def __init__(self, runner: CudaRunner, own_work: OwnWork) -> None:
+        self._runner = runner
+        self._own_work = own_work
+
+    async def run(self, uuid: str, *, deadline: float) -> CudaOutcome:
+        with self._own_work.on(uuid):
+            return await self._runner.run(uuid, deadline=deadline)
 
 
 class WhileFree:

@@ -5,11 +5,13 @@ Keys are as there, in any capitals. One that kgpu does not know, or that changes
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.discovery.features.worker_settings import ALL, SOURCES, WorkerSettings
 from kgpu.formats import strict, yaml
+from kgpu.formats.duration import INFINITE, parse_duration
 from kgpu.formats.yaml import Path
 
 
@@ -35,6 +37,8 @@ def read_worker_config(content: bytes, source: str) -> WorkerSettings:
         "usb_classes": sources.get("usb", {}).get("deviceClassWhitelist"),
         "usb_fields": sources.get("usb", {}).get("deviceLabelFields"),
         "custom": sources.get("custom"),
+        "unpublished": core.get("noPublishFeatures"),
+        "interval": core.get("sleepInterval"),
     }
     settings = {name: value for name, value in given.items() if value is not None}
     return WorkerSettings(**settings, notes=tuple(problems.found))
@@ -71,9 +75,19 @@ def _without_effect(why: str) -> strict.Reader:
     return read
 
 
-_PUBLISHING: Final = _without_effect("that kgpu writes labels on the Node, and no NodeFeature of them")
+def _seconds(problems: strict.Problems, path: Path, value: Any) -> float | None:
+    """An interval as there: less than a second is a second, and 0 is no reading without a cause."""
+    try:
+        nanoseconds = parse_duration(value if isinstance(value, str) else str(value))
+    except ConfigError as error:
+        problems.add(path, error.what, error.expected, error.remedy)
+        return None
+    return max(1.0, nanoseconds / 1e9) if 0 < nanoseconds < INFINITE else math.inf
+
+
+_PUBLISHING: Final = _without_effect("the chart's value nfd.enabled")
+_OWNERS: Final = _without_effect("that nobody owns a NodeFeature, which goes with its Node")
 _LOGGING: Final = _without_effect("the agent's own --log-level and --log-format")
-_RHYTHM: Final = _without_effect("a look every minute, and every five seconds for changed devices or files")
 _CHOICE: Final = _of(ALL, *SOURCES)
 _TABLE: Final[strict.Table] = {
     "core": {
@@ -82,10 +96,10 @@ _TABLE: Final[strict.Table] = {
         "labelSources": _CHOICE,
         "sources": _without_effect("labelSources"),
         "noPublish": _PUBLISHING,
-        "noOwnerRefs": _PUBLISHING,
-        "ownerRefs": _PUBLISHING,
-        "noPublishFeatures": _PUBLISHING,
-        "sleepInterval": _RHYTHM,
+        "noOwnerRefs": _OWNERS,
+        "ownerRefs": _OWNERS,
+        "noPublishFeatures": _texts,
+        "sleepInterval": _seconds,
         "klog": _LOGGING,
     },
     "sources": {

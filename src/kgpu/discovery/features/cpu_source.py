@@ -1,7 +1,4 @@
-"""The features ``cpu.*``: from /proc/cpuinfo and sysfs, in place of the CPUID instruction.
-
-Not here: the version of AVX10 and the hypervisor's vendor, which only the instruction tells.
-"""
+"""The features ``cpu.*``: from /proc/cpuinfo and sysfs, and from the CPUID instruction what only that tells."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from kgpu.discovery.features.cpu import cpuid_names, rdt_names, vendor_name
+from kgpu.discovery.features.cpuid import AVX10, VERSION, avx10_version, hypervisor, leaves
 from kgpu.discovery.features.host_tree import HostTree, count, number, pairs, text
 from kgpu.discovery.features.model import FeatureSet
 
@@ -32,8 +30,11 @@ def cpu_features(host: HostTree) -> FeatureSet:
     """All of them; a feature without elements is left out, but for the flags of the processor."""
     info = parse_cpuinfo(host.proc_text("cpuinfo"))
     flags = frozenset((info.get("flags", "") or info.get("Features", "")).split())
+    read = leaves(host)
+    avx10 = avx10_version(read) if flags else 0
     found: Mapping[str, Mapping[str, str]] = {
-        "cpu.model": _model(info),
+        "cpu.model": _model(info, hypervisor(host, flags, read)),
+        "cpu.cpuid": {VERSION: str(avx10)} if avx10 else {},
         "cpu.pstate": _pstate(host),
         "cpu.cstate": _cstate(host),
         "cpu.security": dict(_security(host, flags)),
@@ -42,7 +43,8 @@ def cpu_features(host: HostTree) -> FeatureSet:
         "cpu.coprocessor": {"nx_gzip": "true"} if os.path.exists(host.root / _GZIP) else {},
         "cpu.rdt": _closids(host),
     }  # fmt: skip
-    known = {"cpu.cpuid": cpuid_names(flags), "cpu.rdt": rdt_names(flags)} if flags else {}
+    names = cpuid_names(flags) | ({AVX10} if avx10 else frozenset())
+    known = {"cpu.cpuid": names, "cpu.rdt": rdt_names(flags)} if flags else {}
     return FeatureSet(flags=known, attributes={name: values for name, values in found.items() if values})
 
 
@@ -51,11 +53,12 @@ def parse_cpuinfo(content: str) -> dict[str, str]:
     return dict(pairs(content.split("\n\n", 1)[0], ":"))
 
 
-def _model(info: Mapping[str, str]) -> Mapping[str, str]:
+def _model(info: Mapping[str, str], above: str) -> Mapping[str, str]:
     model = {
         "vendor_id": vendor_name(info.get("vendor_id", "") or info.get("CPU implementer", "")),
         "family": info.get("cpu family", ""),
         "id": info.get("model", ""),
+        "hypervisor": above,
     }
     return {key: value for key, value in model.items() if value}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -25,6 +25,14 @@ class FeatureSet:
         """All features, sorted."""
         return sorted({*self.flags, *self.attributes, *self.instances})
 
+    def only(self, wanted: Callable[[str], bool]) -> FeatureSet:
+        """Those of wanted names."""
+        return FeatureSet(
+            flags={name: found for name, found in self.flags.items() if wanted(name)},
+            attributes={name: found for name, found in self.attributes.items() if wanted(name)},
+            instances={name: found for name, found in self.instances.items() if wanted(name)},
+        )
+
     def values(self, feature: str) -> Mapping[str, str]:
         """The values of its attributes."""
         return self.attributes.get(feature, {})
@@ -32,6 +40,9 @@ class FeatureSet:
 
 def merged(sets: Iterable[FeatureSet]) -> FeatureSet:
     """Several programs' or sources' features of one node: later values win, instances add up."""
+    sets = tuple(sets)
+    if len(sets) == 1:
+        return sets[0]
     flags: dict[str, frozenset[str]] = {}
     attributes: dict[str, dict[str, str]] = {}
     instances: dict[str, tuple[Mapping[str, str], ...]] = {}

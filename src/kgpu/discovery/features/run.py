@@ -1,9 +1,10 @@
 """The loop that keeps a node's own feature labels up to date, over injected ports.
 
-Promises: the node is read every minute, soon after PCI devices, feature files, rules or the config have changed, and as
-soon as one of kgpu's labels is gone from the Node. Beside another node feature discovery it adds no label, and each of
-its own stays until the other one has published the same key. Labels that a removed discovery has left are taken over
-only if the administrator says so. A failure removes no published label and is retried.
+Promises: the node is read every minute, or as often as its worker's config says, soon after PCI devices, feature files,
+rules or the config have changed, and as soon as one of kgpu's labels is gone from the Node. Beside another node feature
+discovery it adds no label, and each of its own stays until the other one has published the same key. Labels that a
+removed discovery has left are taken over only if the administrator says so. A failure removes no published label and is
+retried.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class FeaturesContext:
     known in this cluster. ``take_over`` means that the administrator says there is none, and its labels on the Node are
     leftovers. ``on_state(True, what)`` reports that the labels are up to date. ``lost(labels)`` returns once the Node
     has had all of these labels and then lost one; None if nobody follows the Node, and then the next round restores it.
+    ``measured`` takes the seconds that each reading has lasted.
     ``tell_operator`` publishes what was read where kgpu's operator labels Nodes; then it is the other discovery.
     """
 
@@ -60,6 +62,7 @@ class FeaturesContext:
     devices: Callable[[Sequence[Path]], frozenset[str]] = changes
     uniform: Callable[[], float] = random.random
     lost: Callable[[Mapping[str, str]], Awaitable[None]] | None = None
+    measured: Callable[[float], None] = lambda _seconds: None
     tell_operator: Callable[[ReadNode], Awaitable[None]] | None = None
 
 
@@ -85,7 +88,7 @@ async def run(ctx: FeaturesContext) -> None:
     while True:
         devices = ctx.devices(ctx.roots)
         try:
-            labels, summary = await _once(ctx, notes)
+            labels, summary, interval = await _once(ctx, notes)
         except UserError as error:
             ctx.on_state(False, error)
             complaint.of(error)
@@ -95,7 +98,7 @@ async def run(ctx: FeaturesContext) -> None:
         backoff.reset()
         ctx.on_state(True, summary)
         begin = ctx.clock.monotonic()
-        if await _is_lost(ctx, labels, devices):
+        if await _is_lost(ctx, labels, devices, interval):
             log.warning("feature labels are gone from the Node; putting them back")
             await ctx.clock.sleep(restoring.next_delay(ran_for=ctx.clock.monotonic() - begin))
 
@@ -106,13 +109,15 @@ async def withdraw(publisher: FeaturesPublisher) -> None:
         await publisher.publish({})
 
 
-async def _once(ctx: FeaturesContext, notes: _ToldNotes) -> tuple[Mapping[str, str], str]:
-    """Read and publish; returns kgpu's labels and a summary for the role's state."""
+async def _once(ctx: FeaturesContext, notes: _ToldNotes) -> tuple[Mapping[str, str], str, float]:
+    """Read and publish; returns kgpu's labels, a summary for the role's state, and seconds until the next reading."""
     seen = await ctx.publisher.look()
     if ctx.take_over:
         seen = SeenFeatures(mine=seen.mine, others=seen.others - seen.discovered)
     # In a thread: files of a broken PCI function can take seconds, and this event loop also serves others.
+    begin = ctx.clock.monotonic()
     read = await beside(ctx.read, ctx.roots)
+    ctx.measured(ctx.clock.monotonic() - begin)
     notes.tell(read.notes)
     if ctx.tell_operator is not None:
         await ctx.tell_operator(read)
@@ -124,12 +129,16 @@ async def _once(ctx: FeaturesContext, notes: _ToldNotes) -> tuple[Mapping[str, s
     if other:
         kept = {key: value for key, value in kept.items() if key in seen.mine}
     await _write(ctx, seen, kept)
+    return kept, _summary(read, kept, other), ctx.interval if read.interval is None else read.interval
+
+
+def _summary(read: ReadNode, kept: Mapping[str, str], other: str) -> str:
     if not other:
-        return kept, f"{len(kept)} labels"
+        return f"{len(kept)} labels"
     if other == OPERATOR:
-        return kept, f"{len(read.labels)} labels and the features of the node are in its NodeFeature"
+        return f"{len(read.labels)} labels and the features of the node are in its NodeFeature"
     left = f", but for {len(kept)} that it has not published" if kept else ""
-    return kept, f"stands back: {other} labels this node{left}"
+    return f"stands back: {other} labels this node{left}"
 
 
 async def _write(ctx: FeaturesContext, seen: SeenFeatures, labels: Mapping[str, str]) -> None:
@@ -138,17 +147,17 @@ async def _write(ctx: FeaturesContext, seen: SeenFeatures, labels: Mapping[str, 
         log.info("%d feature labels published", len(labels))
 
 
-async def _is_lost(ctx: FeaturesContext, labels: Mapping[str, str], devices: frozenset[str]) -> bool:
+async def _is_lost(ctx: FeaturesContext, labels: Mapping[str, str], devices: frozenset[str], interval: float) -> bool:
     """Wait until it is time to read again; True if that is because labels are gone from the Node."""
     if ctx.lost is None:
-        await _pause(ctx, devices)
+        await _pause(ctx, devices, interval)
         return False
-    return await first_of(ctx.lost(labels), _pause(ctx, devices))
+    return await first_of(ctx.lost(labels), _pause(ctx, devices, interval))
 
 
-async def _pause(ctx: FeaturesContext, devices: frozenset[str]) -> None:
+async def _pause(ctx: FeaturesContext, devices: frozenset[str], interval: float) -> None:
     """Wait until the interval has passed or the PCI devices have changed."""
-    end = ctx.clock.monotonic() + ctx.interval * (1 + SPREAD * (ctx.uniform() - 0.5))
+    end = ctx.clock.monotonic() + interval * (1 + SPREAD * (ctx.uniform() - 0.5))
     while (left := end - ctx.clock.monotonic()) > 0:
         await ctx.clock.sleep(min(LOOK, left))
         if ctx.devices(ctx.roots) != devices:

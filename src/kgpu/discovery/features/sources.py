@@ -27,10 +27,10 @@ from kgpu.discovery.features.kernel_source import kernel_features
 from kgpu.discovery.features.local_source import now as present
 from kgpu.discovery.features.local_source import read_feature_files, signature
 from kgpu.discovery.features.model import FeatureSet, merged
-from kgpu.discovery.features.plan import is_legal, plan
+from kgpu.discovery.features.plan import ACCELERATORS, is_legal, plan
 from kgpu.discovery.features.system_sources import fake_features, memory_features, system_features
 from kgpu.discovery.features.worker_settings import FILE, MAX_FILE, WorkerSettings
-from kgpu.formats.names import NFD_FOLDER, NFD_PREFIX
+from kgpu.formats.names import ENV_FEATURES_CONFIG, NFD_FOLDER, NFD_PREFIX
 from kgpu.host.bounded import read_regular
 
 CUSTOM: Final = f"{NFD_FOLDER}/custom.d".lstrip("/")
@@ -45,23 +45,32 @@ _HOST: Final[Mapping[str, Callable[[HostTree], FeatureSet]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadNode:
-    """What a node has, the labels that it is to have, and what could not be used."""
+    """What a node has, the labels that it is to have, and what could not be used. ``interval``: seconds until it is to
+    be read again without a cause, None for the usual ones.
+    """
 
     features: FeatureSet = FeatureSet()  # noqa: RUF009 - it is frozen
     labels: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[UserError, ...] = ()
+    interval: float | None = None
 
 
 def read_node(
-    roots: Sequence[Path], *, node_name: str = "", config: Path | None = None, now: datetime | None = None
+    roots: Sequence[Path],
+    *,
+    node_name: str = "",
+    config: Path | None = None,
+    cluster_config: str = "",
+    now: datetime | None = None,
 ) -> ReadNode:
-    """Read all, which takes tens of milliseconds. ``config`` is another config file than the host's own.
+    """Read all, which takes tens of milliseconds. ``config`` is another config file than the host's own, and
+    ``cluster_config`` the text that counts on hosts without one.
 
     With several roots, PCI devices are read from each that has its own PCI bus (the host's, and that of a simulated
     driver root); everything else comes from the first. Raises HostError for a PCI bus that may not be entered.
     """
     host = HostTree(roots[0])
-    settings, notes = read_settings(host, config)
+    settings, notes = read_settings(host, config, cluster_config)
     found = [reader(host) for source, reader in _HOST.items() if settings.finds(source)]
     if settings.finds("pci"):
         found.append(pci_features(roots))
@@ -83,23 +92,36 @@ def read_node(
     if local is not None and settings.labels("local"):
         own = {key if "/" in key else NFD_PREFIX + key: value for key, value in local.labels.items()}
         labels |= _limited(own, "feature files", notes)
-    return ReadNode(features=features, labels=_published(labels, settings, notes), notes=tuple(notes))
+    return ReadNode(
+        features=features.only(settings.publishes) if settings.unpublished else features,
+        labels=_published(labels, settings, notes),
+        notes=tuple(notes),
+        interval=settings.interval,
+    )
 
 
-def read_settings(host: HostTree, config: Path | None = None) -> tuple[WorkerSettings, list[UserError]]:
-    """The worker's config, the defaults where there is none. A file that was named has to be there: HostError."""
+def read_settings(
+    host: HostTree, config: Path | None = None, cluster_config: str = ""
+) -> tuple[WorkerSettings, list[UserError]]:
+    """The worker's config: the host's file, else the cluster's, else the defaults. A file that was named has to be
+    there: HostError.
+    """
     path = config or host.root / FILE
+    source = str(path)
     try:
         content, _ = read_regular(path, MAX_FILE, what="a worker's config file")
     except HostError as error:
         if config is not None:
             raise
-        there = not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
-        return WorkerSettings(), [error] if there else []
+        if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return WorkerSettings(), [error]
+        if not cluster_config:
+            return WorkerSettings(), []
+        content, source = cluster_config.encode(), ENV_FEATURES_CONFIG
     # YAML is read only where there is a config.
     from kgpu.discovery.features.config import read_worker_config
 
-    settings = read_worker_config(content, str(path))
+    settings = read_worker_config(content, source)
     return settings, list(settings.notes)
 
 
@@ -162,7 +184,8 @@ def _published(labels: Mapping[str, str], settings: WorkerSettings, notes: list[
           "let the program that left them write them itself")  # fmt: skip
     _tell(notes, [name for name in own if name not in legal],
           "at most 63 letters, digits, - _ and . in name and value", "correct them")  # fmt: skip
-    return {NFD_PREFIX + name: value for name, value in legal.items() if allowed(name)}
+    chosen = {NFD_PREFIX + name: (value, allowed(name)) for name, value in legal.items()}
+    return {key: value for key, (value, wanted) in chosen.items() if wanted or key in ACCELERATORS}
 
 
 def _tell(notes: list[UserError], keys: list[str], expected: str, remedy: str) -> None:

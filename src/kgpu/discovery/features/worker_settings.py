@@ -23,7 +23,11 @@ CPUID_DENIED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What a worker's config says. ``pci_fields`` None: both forms of labels, by class and vendor and by vendor."""
+    """What a worker's config says. ``pci_fields`` None: both forms of labels, by class and vendor and by vendor.
+
+    ``unpublished`` are features that are looked for, for labels, and kept from NodeFeatures; one that ends in ``*`` is
+    all that begin so. ``interval`` is in seconds, infinite for no reading without a cause, None for the usual one.
+    """
 
     feature_sources: tuple[str, ...] = (ALL,)
     label_sources: tuple[str, ...] = (ALL,)
@@ -37,6 +41,8 @@ class WorkerSettings:
     usb_classes: tuple[str, ...] = ("0e", "ef", "fe", "ff")
     usb_fields: tuple[str, ...] = ("class", "vendor", "device")
     custom: tuple[Any, ...] = ()
+    unpublished: tuple[str, ...] = ()
+    interval: float | None = None
     notes: tuple[UserError, ...] = ()
 
     def finds(self, source: str) -> bool:
@@ -46,6 +52,12 @@ class WorkerSettings:
     def labels(self, source: str) -> bool:
         """Whether the source's labels are made."""
         return _chosen(source, self.label_sources)
+
+    def publishes(self, feature: str) -> bool:
+        """Whether a feature is for NodeFeatures."""
+        return not any(
+            feature.startswith(one[:-1]) if one.endswith("*") else feature == one for one in self.unpublished
+        )
 
 
 def _chosen(source: str, chosen: Sequence[str]) -> bool:

@@ -7,25 +7,65 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kgpu.base.advice import Advice
-from kgpu.base.plain import items, mapping, text
+from kgpu.base.plain import items, mapping, number, text
 from kgpu.discovery.features.model import FeatureSet
 from kgpu.discovery.master.sharing import FeatureShare
-from kgpu.discovery.rules.decode import ObjectFlaw, read_feature, read_rules
-from kgpu.discovery.rules.model import RuleSource, feature_set
+from kgpu.discovery.rules.decode import ObjectFlaw, feature_spec, read_group, read_rules
+from kgpu.discovery.rules.model import GroupSource, RuleSource, feature_set
 from kgpu.discovery.rules.outputs import OutputLimits
+from kgpu.fit.selectors import LabelSelector
 from kgpu.formats import names
 from kgpu.kube.port import Object, name_of, namespace_of, version_of
 
 PART: Final = "part"
 """The key of a reduced object under which its part is kept."""
+USUAL: Final = "true"
+"""What kgpu's mark on a Node says where it keeps the usual lists; otherwise it names the instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterSettings:
-    """``namespace`` is the operator's: NodeFeatures of others are not used, as any tenant could write them."""
+    """``namespace`` is the operator's. NodeFeatures and groups of others are not used, as any tenant could write them,
+    but for those of ``namespaces``, which the administrator chooses by their labels.
+
+    Without ``overwrite`` a name that a Node has from somebody else stays as it is. Without ``foreign_labels`` labels
+    are taken from what the node's own agent says alone. ``instance`` is whose lists on Nodes are kept, "" for the usual
+    ones. ``groups``: NodeFeatureGroups are filled.
+    """
 
     namespace: str
     limits: OutputLimits = field(default_factory=OutputLimits)
+    overwrite: bool = True
+    foreign_labels: bool = True
+    namespaces: LabelSelector | None = None
+    instance: str = ""
+    groups: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackingLists:
+    """The annotations of a Node in which an instance keeps what it has given: lists of names, separated by commas."""
+
+    labels: str
+    annotations: str
+    resources: str
+    taints: str
+
+    @classmethod
+    def of(cls, instance: str) -> TrackingLists:
+        """``nfd.node.kubernetes.io/...``, or ``<instance>.nfd.node.kubernetes.io/...``."""
+        begin = f"{instance}." if instance else ""
+        return cls(
+            labels=begin + names.NFD_TRACKING_ANNOTATION,
+            annotations=begin + names.NFD_TRACKED_ANNOTATIONS,
+            resources=begin + names.NFD_TRACKED_RESOURCES,
+            taints=begin + names.NFD_TRACKED_TAINTS,
+        )
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.labels, self.annotations, self.resources, self.taints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +85,17 @@ class TrackedNode:
         """Whether kgpu keeps its lists."""
         return names.LABEL_FEATURE_RULES in self.labels
 
+    @property
+    def instance(self) -> str:
+        """Which lists kgpu keeps there."""
+        mark = self.labels.get(names.LABEL_FEATURE_RULES, USUAL)
+        return "" if mark == USUAL else mark
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFeature:
-    """A NodeFeature: what one program has found on ``node``; nothing where it is not of the operator's namespace.
-    ``ours``: an agent of kgpu has written it.
+    """A NodeFeature: what one program has found on ``node``; nothing where it is of a namespace that is not used.
+    ``ours``: an agent of kgpu has written it, and ``own``: it is where that would write it.
     """
 
     namespace: str
@@ -58,6 +104,7 @@ class StoredFeature:
     version: str = field(compare=False)
     node: str
     used: bool
+    own: bool = True
     ours: bool = False
     features: FeatureSet = FeatureSet()  # noqa: RUF009 - it is frozen
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -70,6 +117,21 @@ class StoredRules:
     source: RuleSource
     uid: str
     version: str = field(compare=False)
+    flaws: tuple[ObjectFlaw, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredGroup:
+    """A NodeFeatureGroup, what is wrong with it, and the nodes that its status has. ``generation`` is its spec's; of a
+    group whose namespace is not used there is no rule.
+    """
+
+    namespace: str
+    uid: str
+    generation: int
+    used: bool
+    source: GroupSource
+    members: tuple[str, ...] = ()
     flaws: tuple[ObjectFlaw, ...] = ()
 
 
@@ -100,10 +162,10 @@ def node_of(obj: Object) -> TrackedNode:
     )
 
 
-def feature_of(obj: Object, namespace: str, share: FeatureShare) -> StoredFeature:
-    """A NodeFeature object; of other namespaces than ``namespace`` nothing but whose it is."""
-    used = namespace_of(obj) == namespace
-    spec = read_feature(obj).spec if used else None
+def feature_of(obj: Object, settings: MasterSettings, share: FeatureShare, *, used: bool) -> StoredFeature:
+    """A NodeFeature object; of a namespace that is not used nothing but whose it is."""
+    own = namespace_of(obj) == settings.namespace
+    spec = feature_spec(obj) if used else None
     labels = mapping(mapping(obj.get("metadata")).get("labels"))
     return StoredFeature(
         namespace=namespace_of(obj),
@@ -112,7 +174,8 @@ def feature_of(obj: Object, namespace: str, share: FeatureShare) -> StoredFeatur
         version=version_of(obj),
         node=text(labels.get(names.NFD_NODE_NAME_LABEL)),
         used=used,
-        ours=used and labels.get(names.PART_OF_LABEL) == names.KGPU,
+        own=own and name_of(obj) == labels.get(names.NFD_NODE_NAME_LABEL),
+        ours=own and labels.get(names.PART_OF_LABEL) == names.KGPU,
         features=share.shared(feature_set(spec.features)) if spec else FeatureSet(),
         labels=dict(spec.labels) if spec else {},
     )
@@ -126,6 +189,21 @@ def rules_of(obj: Object) -> StoredRules:
         uid=text(mapping(obj.get("metadata")).get("uid")),
         version=version_of(obj),
         flaws=tuple(flaw for flaw in read.flaws if not flaw.warning),
+    )
+
+
+def group_of(obj: Object, *, used: bool) -> StoredGroup:
+    """A NodeFeatureGroup object; of a namespace that is not used nothing but whose it is."""
+    read = read_group(obj if used else None)
+    metadata, status = mapping(obj.get("metadata")), mapping(obj.get("status"))
+    return StoredGroup(
+        namespace=namespace_of(obj),
+        uid=text(metadata.get("uid")),
+        generation=number(metadata.get("generation")),
+        used=used,
+        source=GroupSource(name=name_of(obj), rules=read.rules),
+        members=tuple(text(mapping(one).get("name")) for one in items(status.get("nodes"))) if used else (),
+        flaws=tuple(flaw for flaw in read.flaws if used and not flaw.warning),
     )
 
 

@@ -9,22 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from kgpu.base.quantity import Quantity, QuantityError
-from kgpu.discovery.features.model import merged
-from kgpu.discovery.master.model import StoredFeature, TrackedNode
+from kgpu.discovery.features.model import FeatureSet, merged
+from kgpu.discovery.master.model import USUAL, MasterSettings, StoredFeature, TrackedNode, TrackingLists
 from kgpu.discovery.rules.model import RuleFailure, RuleSource
-from kgpu.discovery.rules.outputs import NodeOutputs, OutputLimits, settle
-from kgpu.discovery.rules.plan import plan
+from kgpu.discovery.rules.outputs import (
+    ANNOTATION,
+    LABEL,
+    RESOURCE,
+    NodeOutputs,
+    OutputError,
+    RejectedOutput,
+    settle,
+)
+from kgpu.discovery.rules.plan import Timed, plan, untimed
 from kgpu.formats import names
 from kgpu.formats.crd.nodefeatures import RuleTaint
 from kgpu.kube.port import Object
-
-TRACKING: Final = (
-    names.NFD_TRACKING_ANNOTATION, names.NFD_TRACKED_ANNOTATIONS, names.NFD_TRACKED_RESOURCES, names.NFD_TRACKED_TAINTS,
-)  # fmt: skip
-MARK: Final = {names.LABEL_FEATURE_RULES: "true"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,46 +47,110 @@ class NodeVerdict:
     failures: tuple[RuleFailure, ...] = ()
 
 
-def evaluate(found: Iterable[StoredFeature], sources: Sequence[RuleSource], limits: OutputLimits) -> NodeVerdict:
-    """Carry out all rules on what programs have found on one node; of two that say different things the later counts,
-    by name of their objects.
+def features_of(ordered: Iterable[StoredFeature]) -> FeatureSet:
+    """What all programs have found on one node; ``ordered`` by what counts (``by_weight``)."""
+    return merged(one.features for one in ordered)
+
+
+def by_weight(found: Iterable[StoredFeature], namespace: str) -> list[StoredFeature]:
+    """One node's NodeFeatures; of two that say different things the later counts: those of other namespaces than
+    kgpu's, of these by name, then by namespace.
     """
-    ordered = sorted(found, key=lambda one: (one.name, one.namespace))
-    features = merged(one.features for one in ordered)
-    requested = {key: value for one in ordered for key, value in one.labels.items()}
-    outcome = plan(sources, features)
-    return NodeVerdict(outputs=settle(outcome, features, limits, requested), failures=outcome.failures)
+    return sorted(found, key=lambda one: (one.namespace != namespace, one.name, one.namespace))
 
 
-def change(node: TrackedNode, wanted: NodeOutputs, *, remove: bool) -> NodeChange:
+def evaluate(
+    found: Iterable[StoredFeature], sources: Sequence[RuleSource], settings: MasterSettings, timed: Timed = untimed
+) -> NodeVerdict:
+    """Carry out all rules on what programs have found on one node."""
+    ordered = by_weight(found, settings.namespace)
+    features = features_of(ordered)
+    asking = [one for one in ordered if one.own or settings.foreign_labels]
+    requested = {key: value for one in asking for key, value in one.labels.items()}
+    outcome = plan(sources, features, timed)
+    return NodeVerdict(outputs=settle(outcome, features, settings.limits, requested), failures=outcome.failures)
+
+
+def without_others(node: TrackedNode, wanted: NodeOutputs, instance: str = "") -> NodeOutputs:
+    """What is wanted, without names that the Node has from somebody else (restriction ``allowOverwrite: false``)."""
+    lists = TrackingLists.of(instance)
+    kept: dict[str, dict[str, str]] = {}
+    refused: list[RejectedOutput] = []
+    for kind, pairs, live, key in (
+        (LABEL, wanted.labels, node.labels, lists.labels),
+        (ANNOTATION, wanted.annotations, node.annotations, lists.annotations),
+        (RESOURCE, wanted.extended_resources, node.resources, lists.resources),
+    ):
+        others = live.keys() - set(_listed(node.annotations.get(key, "")))
+        kept[kind] = {name: value for name, value in pairs.items() if name not in others}
+        refused += [_not_overwritten(kind, name) for name in pairs if name in others]
+    return NodeOutputs(
+        labels=kept[LABEL],
+        annotations=kept[ANNOTATION],
+        extended_resources=kept[RESOURCE],
+        taints=wanted.taints,
+        rejected=(*wanted.rejected, *refused),
+    )
+
+
+def _not_overwritten(kind: str, name: str) -> RejectedOutput:
+    error = OutputError(
+        f"the {kind} {name} is on the Node from somebody else", "one that is not there yet",
+        "use another name, or allow it by restrictions.allowOverwrite",
+    )  # fmt: skip
+    return RejectedOutput(kind=kind, key=name, error=error)
+
+
+def change(node: TrackedNode, wanted: NodeOutputs, *, remove: bool, instance: str = "") -> NodeChange:
     """What to write. Without ``remove`` whatever is on a list stays, and stays on it."""
-    lists = {key: _listed(node.annotations.get(key, "")) for key in TRACKING}
-    labels = _difference(node.labels, wanted.labels, lists[names.NFD_TRACKING_ANNOTATION] if remove else ())
-    gone = lists[names.NFD_TRACKED_ANNOTATIONS] if remove else ()
-    annotations = _difference(node.annotations, wanted.annotations, gone)
-    gone = lists[names.NFD_TRACKED_RESOURCES] if remove else ()
-    resources = _difference(node.resources, wanted.extended_resources, gone, same=_same_quantity)
-    taints = _taints(node, wanted.taints, node.annotations.get(names.NFD_TRACKED_TAINTS, "") if remove else "")
+    lists = TrackingLists.of(instance)
+    listed = {key: node.annotations.get(key, "") if remove else "" for key in lists.keys}
+    labels = _difference(node.labels, wanted.labels, _listed(listed[lists.labels]))
+    annotations = _difference(node.annotations, wanted.annotations, _listed(listed[lists.annotations]))
+    resources = _difference(
+        node.resources, wanted.extended_resources, _listed(listed[lists.resources]), same=_same_quantity
+    )
+    taints = _taints(node, wanted.taints, listed[lists.taints])
     tracked = {
-        names.NFD_TRACKING_ANNOTATION: _list(wanted.labels),
-        names.NFD_TRACKED_ANNOTATIONS: _list(wanted.annotations),
-        names.NFD_TRACKED_RESOURCES: _list(wanted.extended_resources),
-        names.NFD_TRACKED_TAINTS: ",".join(sorted(map(_taint_text, wanted.taints))),
+        lists.labels: _list(wanted.labels),
+        lists.annotations: _list(wanted.annotations),
+        lists.resources: _list(wanted.extended_resources),
+        lists.taints: ",".join(sorted(map(_taint_text, wanted.taints))),
     }
     for key, value in tracked.items():
         kept = set() if remove else set(filter(None, node.annotations.get(key, "").split(",")))
         whole = ",".join(sorted(kept | set(filter(None, value.split(",")))))
         if whole != node.annotations.get(key, ""):
             annotations[key] = whole or None
-    if any(tracked.values()) and not node.marked:
-        labels |= MARK
+    mark = instance or USUAL
+    if any(tracked.values()) and node.labels.get(names.LABEL_FEATURE_RULES) != mark:
+        labels[names.LABEL_FEATURE_RULES] = mark
     return _patches(node, labels, annotations, resources, taints)
 
 
-def take_back(node: TrackedNode) -> NodeChange:
-    """Remove all that is on lists, the lists, and kgpu's mark."""
-    cleared = change(node, NodeOutputs(), remove=True)
-    return _marked_off(cleared)
+def take_back(node: TrackedNode, instance: str) -> NodeChange:
+    """Remove all that is on an instance's lists, the lists, and kgpu's mark of it."""
+    cleared = change(node, NodeOutputs(), remove=True, instance=instance)
+    return _marked_off(cleared) if node.marked and node.instance == instance else cleared
+
+
+def removals(change: NodeChange) -> dict[str, list[str]]:
+    """What a change takes from a Node, by kind; kgpu's and node feature discovery's own entries don't count."""
+    metadata = change.body.get("metadata") or {}
+    taints = change.body.get("spec", {}).get("taints")
+    left = {_identity(one) for one in (change.node.taints if taints is None else taints)}
+    found = {
+        "labels": _gone(metadata.get("labels")),
+        "annotations": _gone(metadata.get("annotations")),
+        "taints": [one["key"] for one in change.node.taints if _identity(one) not in left],
+        "extended resources": _gone(change.status.get("status", {}).get("capacity")),
+    }
+    return {kind: keys for kind, keys in found.items() if keys}
+
+
+def _gone(values: Mapping[str, Any] | None) -> list[str]:
+    own = (names.LABEL_FEATURE_RULES, *TrackingLists.of("").keys)
+    return sorted(key for key, value in (values or {}).items() if value is None and not key.endswith(own))
 
 
 def hand_over(node: TrackedNode) -> NodeChange:

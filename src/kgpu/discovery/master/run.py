@@ -1,8 +1,8 @@
-"""The controller: follows NodeFeatures, NodeFeatureRules and Nodes, and writes what differs; driven by changes.
+"""The controller: follows NodeFeatures, their rules and groups, and Nodes, and writes what differs; driven by changes.
 
 Level-triggered: each pass compares every Node with what it should have, and a node is evaluated anew only when its
-NodeFeatures or the rules have changed. Nothing is written before all three kinds have been read, nor while another
-master works in this cluster or is not yet known not to. NodeFeatures of nodes that are gone are deleted.
+NodeFeatures or the rules have changed. Nothing is written before all kinds have been read, nor while another master
+works in this cluster or is not yet known not to. NodeFeatures of nodes that are gone are deleted.
 ``kgpu.manager`` hosts it.
 """
 
@@ -10,43 +10,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
-from kgpu.base.backoff import Backoff, BackoffPolicy
+from kgpu.base.backoff import Backoff
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
 from kgpu.base.problems import describe
-from kgpu.base.service import end, first_end
+from kgpu.base.threads import beside
 from kgpu.base.waits import first_of
-from kgpu.discovery.master.model import (
-    PART,
-    MasterSettings,
-    StoredFeature,
-    StoredRules,
-    TrackedNode,
-    feature_of,
-    node_of,
-    reduced,
-    rules_of,
-)
-from kgpu.discovery.master.plan import NodeVerdict, change, evaluate, hand_over
+from kgpu.discovery.master.following import PAUSE, ClusterCopy
+from kgpu.discovery.master.groups import PACE, GroupKeeper
+from kgpu.discovery.master.metrics import GROUPS, MasterFigures
+from kgpu.discovery.master.model import MasterSettings, StoredFeature, StoredRules, TrackedNode
+from kgpu.discovery.master.plan import NodeChange, NodeVerdict, change, evaluate, hand_over, take_back, without_others
 from kgpu.discovery.master.problems import problems
-from kgpu.discovery.master.sharing import FeatureShare
 from kgpu.discovery.master.tables import with_built_in
-from kgpu.discovery.master.writing import ChangeWriter, ProblemTeller, install, remove
-from kgpu.kube.informer import Informer, ObjectCopy, Scope
-from kgpu.kube.kinds import NODE_FEATURE_RULES
+from kgpu.discovery.master.writing import ChangeWriter, ProblemTeller, collect, install, refusal, remove
+from kgpu.kube.informer import ObjectCopy
 from kgpu.kube.leader_election import LostLeadError
-from kgpu.kube.port import NODE_FEATURES, Change, KubeApi, Object
+from kgpu.kube.port import KubeApi, KubeRefusedError
 from kgpu.kube.shared_informer import SharedInformer
 
 log = logging.getLogger(__name__)
 
 GATHER: Final = 0.05  # seconds in which changes are gathered before a pass
 LOOK: Final = 5.0  # seconds between looks whether another master works
-YIELD: Final = 10  # nodes that are evaluated before other work of this process has its turn
-_PAUSE: Final = BackoffPolicy(first=0.2, cap=30.0)
+WORKS: Final = "works"
+BATCH: Final = 50  # Nodes that are written while the next are evaluated
 
 
 class FeatureRulesController:
@@ -62,31 +53,16 @@ class FeatureRulesController:
         self._settings = settings
         self._other = other
         self._clock = clock or SystemClock()
-        self._nodes = nodes.view(lambda obj: reduced(obj, node_of(obj)))
-        share = FeatureShare()
-        self._features = Informer(
-            api, Scope(NODE_FEATURES), clock=clock, backoff=Backoff(_PAUSE),
-            project=lambda obj: reduced(obj, feature_of(obj, settings.namespace, share)),
-            on_change=self._feature_changed,
-        )  # fmt: skip
-        self._rules = Informer(
-            api, Scope(NODE_FEATURE_RULES), clock=clock, backoff=Backoff(_PAUSE),
-            project=lambda obj: reduced(obj, rules_of(obj)),
-        )  # fmt: skip
-        self._copies: tuple[ObjectCopy, ...] = (self._nodes, self._features, self._rules)
-        self._deleted: set[str] = set()
-        """Nodes of which a NodeFeature was seen to go: that they have none is known."""
+        self._cluster = ClusterCopy(api, settings, nodes, clock)
+        self.figures = MasterFigures()
+        self._groups = GroupKeeper(settings.namespace, self._clock, lambda: self.figures.count(GROUPS))
         self._verdicts: dict[str, tuple[object, NodeVerdict]] = {}
         self._problem = ""
         self._state = "waits"
 
     async def watch(self) -> None:
         """Follow the cluster until cancelled."""
-        tasks = [asyncio.create_task(copy.run()) for copy in (self._nodes, self._features, self._rules)]
-        try:
-            await first_end(tasks)
-        finally:
-            await end(*tasks)
+        await self._cluster.watch()
 
     def missing(self) -> Collection[str]:
         """Empty: whatever can't be read here keeps nothing else from working."""
@@ -95,7 +71,7 @@ class FeatureRulesController:
     def term(self, api: KubeApi) -> Sequence[Coroutine[Any, Any, None]]:
         """Keep Nodes as rules say."""
         news = asyncio.Event()
-        return self._loop(api, news), *(_follow(copy, news) for copy in self._copies)
+        return self._loop(api, news), *(_follow(copy, news) for copy in self._cluster.copies)
 
     def ended(self) -> None:
         """The term is over: what is known of Nodes stays."""
@@ -105,15 +81,16 @@ class FeatureRulesController:
         self._problem = describe(error)
 
     def metrics(self) -> str:
-        """Empty: there are no metrics."""
-        return ""
+        """Those of node feature discovery's master and collector."""
+        return self.figures.text()
 
     def status(self) -> Mapping[str, object]:
         """What it does, and what went wrong, for the status page."""
         return {"feature_rules": {"state": self._state, "nodes": len(self._verdicts), "problem": self._problem}}
 
     async def _loop(self, api: KubeApi, news: asyncio.Event) -> None:
-        backoff, teller, writer = Backoff(_PAUSE), ProblemTeller(api), ChangeWriter(api, self._nodes.learn)
+        backoff, teller = Backoff(PAUSE), ProblemTeller(api)
+        writer = ChangeWriter(api, self._cluster.learn, self.figures.count)
         installed = False
         while True:
             try:
@@ -123,7 +100,7 @@ class FeatureRulesController:
                 await self._pass(api, writer, teller)
                 backoff.reset()
                 self._problem = ""
-                await first_of(news.wait(), self._clock.sleep(LOOK))
+                await first_of(news.wait(), self._clock.sleep(PACE if self._groups.put_off else LOOK))
             except LostLeadError:
                 raise
             except KubeError as error:
@@ -135,56 +112,80 @@ class FeatureRulesController:
             news.clear()
 
     async def _pass(self, api: KubeApi, writer: ChangeWriter, teller: ProblemTeller) -> None:
-        other = self._other()
-        nodes: dict[str, TrackedNode] = {name: obj[PART] for (_, name), obj in self._nodes.objects.items()}
-        features: list[StoredFeature] = [obj[PART] for obj in self._features.objects.values()]
+        other, cluster = self._other(), self._cluster
+        nodes, features = cluster.nodes(), cluster.features()
         if other:
             self._says("stands back: another node feature discovery's master works in this cluster")
             await writer.write([hand_over(node) for node in nodes.values() if node.marked])
             await remove(api, [one for one in features if one.ours])  # the other one would go on using them
             return
-        read = (self._nodes.synced, self._features.synced, self._rules.synced)
-        if other is None or not all(synced.is_set() for synced in read):
+        if other is None or not cluster.read:
             self._says("waits until it has read Nodes, NodeFeatures, rules, and which other programs work here")
             return
-        self._says("works")
-        rules: list[StoredRules] = [obj[PART] for obj in self._rules.objects.values()]
+        self._says(WORKS)
+        rules, groups = cluster.rules(), cluster.groups()
         of_node: dict[str, list[StoredFeature]] = {}
         for one in features:
             if one.used:
                 of_node.setdefault(one.node, []).append(one)
-        await self._evaluate(nodes, of_node, rules)
-        changes = []
-        for name, node in nodes.items():
-            known = name in of_node or name in self._deleted
-            changes.append(change(node, self._verdicts[name][1].outputs, remove=known))
+        verdicts: dict[str, NodeVerdict] = {}
+        gone = [one for one in features if one.used and one.node and one.node not in nodes]
+        refused: KubeRefusedError | None = None
         try:
-            await writer.write([one for one in changes if one.body or one.status])
+            jobs: tuple[Callable[[], Awaitable[None] | None], ...] = (
+                lambda: writer.write_all(self._changes(nodes, of_node, rules, verdicts)),
+                lambda: self._groups.keep(api, groups, nodes, of_node, cluster.was_seen),
+                lambda: collect(api, gone, self.figures.count),
+            )
+            for job in jobs:
+                refused = await refusal(job()) or refused  # which keeps nothing else from its turn
         finally:
-            verdicts = {name: verdict for name, (_, verdict) in self._verdicts.items()}
-            await teller.tell(problems(rules, verdicts, features))
-        await remove(api, [one for one in features if one.used and one.node and one.node not in nodes])
+            failures = [(group, self._groups.failures(group)) for group in groups]
+            await teller.tell(problems(rules, verdicts, features, failures))
+        cluster.forget_seen(nodes)
+        if refused is not None:
+            raise refused
 
-    async def _evaluate(
-        self, nodes: Mapping[str, TrackedNode], of_node: Mapping[str, list[StoredFeature]], rules: list[StoredRules]
-    ) -> None:
+    async def _changes(
+        self, nodes: Mapping[str, TrackedNode], of_node: Mapping[str, list[StoredFeature]], rules: list[StoredRules],
+        verdicts: dict[str, NodeVerdict],
+    ) -> AsyncIterator[list[NodeChange]]:  # fmt: skip
+        """What is to be written, some Nodes at a time, with what each gets in ``verdicts``."""
         sources = with_built_in(one.source for one in rules)
         version = tuple(sorted((one.source.name, one.uid, one.version) for one in rules))
         self._verdicts = {name: known for name, known in self._verdicts.items() if name in nodes}
-        done = 0
-        for name in nodes:
+        self.figures.keep(source.name for source in sources)
+        changes: list[NodeChange] = []
+        for name, node in nodes.items():
             found = of_node.get(name, [])
-            seen = version, tuple(sorted((one.name, one.uid, one.version) for one in found))
-            if name in self._verdicts and self._verdicts[name][0] == seen:
-                continue
-            self._verdicts[name] = seen, evaluate(found, sources, self._settings.limits)
-            done += 1
-            if done % YIELD == 0:
-                await asyncio.sleep(0)
+            seen = version, tuple(sorted((one.namespace, one.name, one.uid, one.version) for one in found))
+            if name not in self._verdicts or self._verdicts[name][0] != seen:
+                # In a thread: rules may take seconds of a node, and this loop also renews the lease.
+                verdict = await beside(evaluate, found, sources, self._settings, self.figures.timed)
+                self._verdicts[name] = seen, verdict
+                self.figures.evaluated(verdict.outputs.rejected, len(verdict.failures))
+            verdicts[name] = self._settled(node)
+            differing = self._change(node, verdicts[name])
+            if differing.body or differing.status:
+                changes.append(differing)
+            if len(changes) >= BATCH:
+                yield changes
+                changes = []
+        yield changes
 
-    def _feature_changed(self, happened: Change, obj: Object) -> None:
-        if happened is Change.DELETED:
-            self._deleted.add(obj[PART].node)
+    def _settled(self, node: TrackedNode) -> NodeVerdict:
+        """The node's verdict, with what the Node has from others left to them where the settings say so."""
+        verdict = self._verdicts[node.name][1]
+        if self._settings.overwrite:
+            return verdict
+        outputs = without_others(node, verdict.outputs, self._settings.instance)
+        return NodeVerdict(outputs=outputs, failures=verdict.failures)
+
+    def _change(self, node: TrackedNode, verdict: NodeVerdict) -> NodeChange:
+        instance = self._settings.instance
+        if node.marked and node.instance != instance:
+            return take_back(node, node.instance)  # kgpu has kept other lists; the next pass begins with its own
+        return change(node, verdict.outputs, remove=self._cluster.was_seen(node.name), instance=instance)
 
     def _says(self, state: str) -> None:
         if state != self._state:

@@ -59,7 +59,7 @@ def explain(sources: Sequence[RuleSource], features: FeatureSet) -> list[RuleTra
     for source in sorted(sources, key=lambda source: source.name):
         for _, rule in sorted(source.rules.items()):
             traces.append(_rule(source.name, rule, with_matched(features, handed_on)))
-            hand_on(handed_on, traces[-1].outcome)
+            hand_on(handed_on, traces[-1].outcome.labels, traces[-1].outcome.vars)
     return traces
 
 

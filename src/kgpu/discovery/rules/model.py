@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from kgpu.base.errors import ConfigError, UserError
 from kgpu.discovery.features.model import FeatureSet
-from kgpu.formats.crd.nodefeatures import FeatureRule, NodeFeaturesBlock, RuleTaint
+from kgpu.formats.crd.nodefeatures import FeatureRule, MatchingRule, NodeFeaturesBlock, RuleTaint
 
 Element: TypeAlias = "dict[str, str]"
 """One matched element as templates see it: ``Name``, or ``Name`` and ``Value``, or an instance's attributes."""
@@ -30,6 +30,22 @@ class RuleSource:
 
     name: str
     rules: Mapping[int, FeatureRule]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSource:
+    """One group's rules by their place in it."""
+
+    name: str
+    rules: Mapping[int, MatchingRule]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOutcome:
+    """Whether a node belongs to a group, and which of its rules could not be carried out there."""
+
+    matched: bool
+    failures: tuple[RuleFailure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

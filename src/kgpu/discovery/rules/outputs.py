@@ -40,13 +40,14 @@ class OutputError(RuleError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputLimits:
     """What a cluster's administrator allows. Domains are exact, or ``*.suffix``. ``allowed_labels`` is a pattern for
-    the name without its domain, "" for any.
+    the name without its domain, "" for any. ``off`` are kinds (``LABEL``, ...) of which a Node gets none at all.
     """
 
     denied_domains: tuple[str, ...] = ()
     extra_domains: tuple[str, ...] = ()
     allowed_labels: str = ""
     taints: bool = False
+    off: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ def settle(
     kept: dict[str, dict[str, str]] = {}
     for kind, pairs in wanted.items():
         kept[kind] = {}
-        for key, value in sorted(pairs.items()):
+        for key, value in sorted(pairs.items()) if kind not in limits.off else ():
             try:
                 found = value if kind == ANNOTATION else dynamic(value, features)
                 check(kind, key, found, limits)

@@ -7,15 +7,18 @@ it. What is a legal name or value is decided afterwards (``outputs``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from kgpu.discovery.features.model import FeatureSet
 from kgpu.discovery.rules.matching import match_terms
 from kgpu.discovery.rules.model import (
     MATCHED,
     Element,
+    GroupOutcome,
+    GroupSource,
     MatchOutcome,
     RuleError,
     RuleFailure,
@@ -28,9 +31,16 @@ from kgpu.formats.crd.nodefeatures import FeatureRule, MatchingRule, RuleTaint
 MAX_MATCHED: Final = 10_000
 """Labels and variables that rules hand on."""
 NOTHING: Final = MatchOutcome(matched=False)
+Timed: TypeAlias = "Callable[[str], AbstractContextManager[None]]"
+"""Measures how long a block takes, in which the rules of an object of this name are carried out."""
 
 
-def plan(sources: Iterable[RuleSource], features: FeatureSet) -> RulesOutcome:
+def untimed(_name: str) -> AbstractContextManager[None]:
+    """Measures nothing."""
+    return nullcontext()
+
+
+def plan(sources: Iterable[RuleSource], features: FeatureSet, timed: Timed = untimed) -> RulesOutcome:
     """What all rules give the node."""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
@@ -38,17 +48,19 @@ def plan(sources: Iterable[RuleSource], features: FeatureSet) -> RulesOutcome:
     taints: list[RuleTaint] = []
     handed_on: dict[str, str] = dict(features.attributes.get(MATCHED, {}))
     failures: list[RuleFailure] = []
+    seen = _seen(features, handed_on)  # grows with what is handed on
     for source in sorted(sources, key=lambda source: source.name):
-        for index, rule in sorted(source.rules.items()):
-            outcome = carry_out(rule, with_matched(features, handed_on))
-            if outcome.error is not None:
-                failures.append(RuleFailure(source=source.name, index=index, rule=rule.name, error=outcome.error))
-                continue
-            labels |= outcome.labels
-            annotations |= outcome.annotations
-            resources |= outcome.extended_resources
-            taints += [taint for taint in outcome.taints if taint not in taints]
-            hand_on(handed_on, outcome)
+        with timed(source.name):
+            for index, rule in sorted(source.rules.items()):
+                outcome = carry_out(rule, seen if handed_on else features)
+                if outcome.error is not None:
+                    failures.append(RuleFailure(source=source.name, index=index, rule=rule.name, error=outcome.error))
+                    continue
+                labels |= outcome.labels
+                annotations |= outcome.annotations
+                resources |= outcome.extended_resources
+                taints += [taint for taint in outcome.taints if taint not in taints]
+                hand_on(handed_on, outcome.labels, outcome.vars)
     return RulesOutcome(
         labels=labels,
         annotations=annotations,
@@ -61,8 +73,10 @@ def plan(sources: Iterable[RuleSource], features: FeatureSet) -> RulesOutcome:
 
 def with_matched(features: FeatureSet, matched: Mapping[str, str]) -> FeatureSet:
     """The features with what earlier rules hand on; until one has matched, ``rule.matched`` is not there at all."""
-    if not matched:
-        return features
+    return _seen(features, matched) if matched else features
+
+
+def _seen(features: FeatureSet, matched: Mapping[str, str]) -> FeatureSet:
     return replace(features, attributes={**features.attributes, MATCHED: matched})
 
 
@@ -109,9 +123,20 @@ def matches(rule: MatchingRule, features: FeatureSet) -> Sequence[Mapping[str, l
     return found
 
 
-def belongs(rules: Iterable[MatchingRule], features: FeatureSet) -> bool:
-    """Whether a node belongs to a group: one of its rules matches. Raises RuleError for the first that is wrong."""
-    return any(matches(rule, features) is not None for rule in rules)
+def belongs(source: GroupSource, features: FeatureSet) -> GroupOutcome:
+    """Whether a node belongs to a group: one of its rules matches. Variables of those before are seen as by rules."""
+    handed_on: dict[str, str] = dict(features.attributes.get(MATCHED, {}))
+    failures: list[RuleFailure] = []
+    matched = False
+    for index, rule in sorted(source.rules.items()):
+        try:
+            alternatives = matches(rule, with_matched(features, handed_on))
+            if alternatives is not None:
+                matched = True
+                hand_on(handed_on, {**_expanded(rule.vars_template, alternatives), **rule.vars})
+        except RuleError as error:
+            failures.append(RuleFailure(source=source.name, index=index, rule=rule.name, error=error))
+    return GroupOutcome(matched=matched, failures=tuple(failures))
 
 
 def _templates(rule: MatchingRule) -> list[str]:
@@ -135,8 +160,9 @@ def _by_domain(matched: Mapping[str, list[Element]]) -> dict[str, dict[str, list
     return data
 
 
-def hand_on(handed_on: dict[str, str], outcome: MatchOutcome) -> None:
-    """Add what later rules see of a rule."""
-    for key, value in {**outcome.labels, **outcome.vars}.items():
-        if len(handed_on) < MAX_MATCHED or key in handed_on:
-            handed_on[key] = value
+def hand_on(handed_on: dict[str, str], *given: Mapping[str, str]) -> None:
+    """Add what later rules see of a rule: its labels and variables."""
+    for pairs in given:
+        for key, value in pairs.items():
+            if len(handed_on) < MAX_MATCHED or key in handed_on:
+                handed_on[key] = value

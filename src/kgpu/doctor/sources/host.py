@@ -16,18 +16,19 @@ import socket
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kgpu.base.errors import DriverFault, HwError, UserError
+from kgpu.base.typed import convert
 from kgpu.doctor import host_facts
-from kgpu.doctor.host_facts import File, Gpu, HostFacts, HostProcess, PciDevice, Xid
+from kgpu.doctor.host_facts import DeviceAccess, File, Gpu, HostFacts, HostProcess, PciDevice, Xid
 from kgpu.doctor.model import Missing
 from kgpu.doctor.secrets import cleaned
 from kgpu.doctor.sources import node_packages
 from kgpu.formats import names
-from kgpu.formats.names import KUBELET_DEVICE_PLUGIN_DIR, POD_RESOURCES_SOCKET, VALIDATIONS_DIR
+from kgpu.formats.names import GAUDI_MODULES, KUBELET_DEVICE_PLUGIN_DIR, POD_RESOURCES_SOCKET, VALIDATIONS_DIR
 from kgpu.formats.os_release import parse_os_release
 from kgpu.host import pci
 from kgpu.host.engines.paths import MountedPaths
@@ -44,10 +45,12 @@ MAX_LOG: Final = 8 * 1024 * 1024
 MAX_LINES: Final = 4000
 NVML_SECONDS: Final = 10.0
 READINGS: Final = (
-    "clock_event_reasons", "compute_mode", "fabric_state", "gpm_2", "memory_unrepairable", "memory_used_mib",
-    "pcie_generation", "pcie_max_generation", "pcie_max_width", "pcie_width", "persistence_mode", "power_w",
+    "clock_event_reasons", "compute_mode", "critical_temperature_c", "fabric_state", "gpm_2", "memory_unrepairable",
+    "memory_used_mib", "pcie_generation", "pcie_max_generation", "pcie_max_width", "pcie_width", "persistence_mode",
+    "power_w",
     "remapped_rows_failure", "remapped_rows_pending", "remapped_rows_uncorrectable", "retired_pages_pending",
-    "sm_clock_mhz", "temperature_c", "temperature_margin_c", "utilization_percent", "vgpu_licensed",
+    "slowdown_temperature_c", "sm_clock_mhz", "temperature_c", "temperature_margin_c", "utilization_percent",
+    "vgpu_licensed",
 )  # fmt: skip
 """The driver's readings that a rule asks for or quotes; the others are not read."""
 VENDORS: Final = frozenset({"10de", "1002", "1da3", "8086"})
@@ -74,6 +77,8 @@ CONFIGS: Final = (
     "/etc/modprobe.d/*nvidia*",
     "/etc/modprobe.d/*nouveau*",
     "/etc/modprobe.d/*amdgpu*",
+    "/etc/modprobe.d/*habana*",
+    "/etc/habana-container-runtime/config.toml",
 )
 FILES: Final = (
     *CONFIGS,
@@ -87,15 +92,26 @@ PRESENT: Final = (
     "/run/crio/crio.sock", "/run/docker.sock", "/run/k3s/containerd/containerd.sock", names.NRI_SOCKET,
     names.DRIVER_INSTALL_DIR, "/run/mellanox/drivers/.driver-ready", "/usr/share/containers/oci/hooks.d",
     "/usr/local/nvidia/toolkit/nvidia-container-runtime", "/usr/bin/nvidia-container-runtime", "/usr/bin/nvidia-smi",
-    "/usr/bin/nvidia-ctk", "/sys/class/kfd", "/sys/module/amdgpu/drivers", "/etc/habanalabs/gaudinet.json",
+    "/usr/bin/nvidia-ctk", "/sys/class/kfd", "/sys/module/amdgpu/drivers", names.GAUDI_NETWORK_FILE,
+    "/usr/bin/habana-container-runtime", "/usr/local/bin/habana-container-runtime",
     "/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket",
 )  # fmt: skip
 _DEVICES: Final = (
-    "/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/kfd", "/dev/dri/*", "/dev/accel/*", "/dev/char/195:*",
-    "/dev/infiniband/*",
+    "/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/kfd", "/dev/dri/*", "/dev/dri/by-path/*", "/dev/accel/*",
+    "/dev/char/195:*", "/dev/infiniband/*",
 )  # fmt: skip
+_OPENED: Final = ("/dev/kfd", "/dev/dri/renderD*", "/dev/accel/accel*")
+"""Device files of vendors other than NVIDIA whose group and mode count: NVIDIA's driver lets anybody open its own."""
+_PORT: Final = re.compile(r"external_port_(\d+)_up")
 _SETTINGS: Final = ("fs.inotify.max_user_instances", "fs.inotify.max_user_watches", "vm.nr_hugepages")
 _MODULES: Final = re.compile(r"^(?:nvidia\w*|nouveau|amdgpu|habanalabs\w*|i915|xe)(?= )", re.MULTILINE)
+_DRIVERS: Final = (names.AMD_DRIVER, *GAUDI_MODULES, *names.INTEL_DRIVERS)
+"""Modules that the fields about drivers of vendors other than NVIDIA are of."""
+_BARRED: Final = re.compile(r"^\s*(?:blacklist\s+|install\s+)(?P<module>[\w-]+)(?P<command>.*)$", re.MULTILINE)
+_BARRED_AT_BOOT: Final = re.compile(r"(?:^|\s)(?:(?:modprobe\.|module_)blacklist)=(?P<modules>[\w,-]+)")
+_REFUSES: Final = re.compile(r"\s*(?:/usr)?/?(?:bin/)?(?:true|false)\b")
+_BUILT: Final = ("nvidia", "amdgpu", "habanalabs")
+"""Beginnings of the names under which DKMS builds accelerators' drivers."""
 _UNITS: Final = "/sys/fs/cgroup/system.slice/*.service"
 
 
@@ -160,6 +176,10 @@ def gather(
         dkms=tried("DKMS", lambda: _dkms(paths)),
         pci=tried(host_facts.PCI_DEVICES, lambda: tuple(_pci(paths))),
         modules=tried("kernel modules", lambda: _modules(paths)),
+        module_versions={
+            name: version for name in _DRIVERS if (version := _text(paths, f"/sys/module/{name}/version", 256).strip())
+        },
+        blacklist=_blacklist(paths),
         kernel_log=None if log is None else tuple(line for line in log if host_facts.matters(line))[-MAX_LINES:],
         xids=judge(log) if judge and log else (),
         driver_version=version_line[1] if version_line else "",
@@ -168,6 +188,7 @@ def gather(
         libraries=tuple(libraries),
         firmware=_names(paths, "/lib/firmware/nvidia/*"),
         devices=tuple(name.removeprefix("/dev/") for pattern in _DEVICES for name in _names(paths, pattern)),
+        device_access=_access(paths),
         validations=tuple(posixpath.basename(name) for name in _names(paths, f"{VALIDATIONS_DIR}/*"))
         + tuple(posixpath.basename(name) for name in _names(paths, f"{VALIDATIONS_DIR}/.*")),
         files={path: _file(paths, path) for pattern in FILES for path in _names(paths, pattern)},
@@ -193,6 +214,7 @@ def fingerprint(paths: MountedPaths) -> Hashable:
         tuple(paths.exists(path) for path in PRESENT),
         _names(paths, f"{VALIDATIONS_DIR}/*"),
         _text(paths, "/proc/driver/nvidia/version"),
+        _access(paths),
         tuple(_MODULES.findall(_text(paths, "/proc/modules"))),
     )
 
@@ -251,16 +273,24 @@ async def driver_facts(reader: Reader) -> dict[str, Any]:
     readings = {
         reading.uuid: {name: reading.values[name] for name in READINGS if name in reading.values} for reading in whole
     }
+    down = {
+        reading.uuid: tuple(
+            sorted(int(port[1]) for name, up in reading.values.items() if not up and (port := _PORT.fullmatch(name)))
+        )
+        for reading in whole
+    }
 
     gpus = [
         Gpu(
-            index=gpu.index, uuid=gpu.uuid, name=gpu.name, pci=gpu.pci_bus_id, memory_mib=gpu.memory_mib,
+            index=gpu.index, vendor=gpu.vendor, uuid=gpu.uuid, name=gpu.name, pci=gpu.pci_bus_id, mode=gpu.mode,
+            memory_mib=gpu.memory_mib,
             mig_capable=gpu.mig_capable, mig_enabled=gpu.mig_enabled, mig_pending=gpu.mig_pending,
             instances=tuple(part.profile for part in gpu.partitions),
             compute=".".join(map(str, gpu.compute_capability or ())), recovery=gpu.recovery_action,
             problems=tuple(f"{row.problem}: {row.sentence}" for row in gpu.findings),
+            troubles={str(row.problem): row.what for row in gpu.findings},
             lost=next((row.sentence for row in gpu.findings if row.problem is Problem.LOST), ""),
-            readings=readings.get(gpu.uuid, {}),
+            ports_down=down.get(gpu.uuid, ()), readings=readings.get(gpu.uuid, {}),
         )
         for gpu in inventory.accelerators
     ]  # fmt: skip
@@ -268,6 +298,12 @@ async def driver_facts(reader: Reader) -> dict[str, Any]:
     if inventory.cuda_version:
         fields["cuda"] = ".".join(map(str, inventory.cuda_version))
     return fields
+
+
+def passing(fields: Mapping[str, Any]) -> Hashable:
+    """What of ``driver_facts`` passes by itself: links of ports, and which devices are too hot."""
+    gpus = convert(fields.get("gpus", ()), tuple[Gpu, ...], strict=False)
+    return tuple((gpu.uuid, gpu.ports_down, gpu.hot) for gpu in gpus)
 
 
 def _refused(error: UserError) -> dict[str, Any]:
@@ -366,15 +402,38 @@ def _secure_boot(paths: MountedPaths) -> bool | None:
 def _dkms(paths: MountedPaths) -> tuple[str, ...] | None:
     if not paths.exists("/var/lib/dkms"):
         return None
-    found = paths.glob("/var/lib/dkms/nvidia*/*/*/*/module")
+    found = [path for name in _BUILT for path in paths.glob(f"/var/lib/dkms/{name}*/*/*/*/module")]
     parts = [path.split("/") for path in found]
     return tuple(f"{row[4]}/{row[5]}/{row[6]}" for row in parts if len(row) > 7)
 
 
 def _modules(paths: MountedPaths) -> dict[str, int]:
-    text = paths.local("/proc/modules").read_text(errors="replace")
-    rows = (line.split() for line in text.splitlines())
-    return {row[0]: int(row[2]) for row in rows if len(row) > 2 and row[2].lstrip("-").isdecimal()}
+    """Those of ``/proc/modules``, else of sysfs; and drivers that are built into the kernel. Raises OSError."""
+    try:
+        text = paths.local("/proc/modules").read_text(errors="replace")
+    except FileNotFoundError:
+        if not paths.exists("/sys/module"):
+            raise
+        loaded = [path.split("/")[3] for path in paths.glob("/sys/module/*/initstate")]
+        found = {name: int(_text(paths, f"/sys/module/{name}/refcnt", 32).strip() or 0) for name in loaded}
+    else:
+        rows = (line.split() for line in text.splitlines())
+        found = {row[0]: int(row[2]) for row in rows if len(row) > 2 and row[2].lstrip("-").isdecimal()}
+    return {name: 0 for name in _DRIVERS if paths.exists(f"/sys/module/{name}/drivers")} | found
+
+
+def _blacklist(paths: MountedPaths) -> dict[str, str]:
+    """By ``modprobe.d`` (lines ``blacklist``, and ``install`` of a command that does nothing) and the command line."""
+    barred: dict[str, str] = {}
+    for folder in ("/etc/modprobe.d", "/run/modprobe.d", "/lib/modprobe.d", "/usr/lib/modprobe.d"):
+        for path in paths.glob(f"{folder}/*.conf"):
+            for line in _BARRED.finditer(_text(paths, path)):
+                if not line["command"].strip() or _REFUSES.match(line["command"]):
+                    barred.setdefault(line["module"].replace("-", "_"), path)
+    for boot in _BARRED_AT_BOOT.finditer(_text(paths, "/proc/cmdline")):
+        for name in boot["modules"].split(","):
+            barred.setdefault(name.replace("-", "_"), "/proc/cmdline")
+    return {name: barred[name] for name in _DRIVERS if name in barred}
 
 
 def has_accelerator(bus: Path) -> bool:
@@ -392,11 +451,30 @@ def _pci(paths: MountedPaths) -> Iterator[PciDevice]:
         driver = device.folder / "driver"
         yield PciDevice(
             address=device.address, vendor=device.vendor, device=device.hex("device"), pci_class=device.pci_class,
-            driver=os.path.basename(os.readlink(driver)) if driver.is_symlink() else "",
+            driver=os.path.basename(os.readlink(driver)) if driver.exists() else "",
             numa_node=device.number("numa_node"), lost=read_some(device.folder / "config", 4) == b"\xff\xff\xff\xff",
             link_width=device.number("current_link_width"), link_width_max=device.number("max_link_width"),
             link_speed=device.text("current_link_speed"), link_speed_max=device.text("max_link_speed"),
+            iommu=device.text("iommu_group/type"),
         )  # fmt: skip
+
+
+def _access(paths: MountedPaths) -> tuple[DeviceAccess, ...]:
+    """Each group and mode that files of a pattern have, once."""
+    groups: dict[int, str] = {}
+    for row in (line.split(":") for line in _text(paths, "/etc/group").splitlines()):
+        if len(row) > 2 and row[2].isdecimal():
+            groups.setdefault(int(row[2]), row[0])
+    found: dict[DeviceAccess, None] = {}
+    for pattern in _OPENED:
+        for path in paths.glob(pattern):
+            try:
+                about = paths.local(path).stat()
+            except (OSError, UserError):
+                continue
+            gid, mode = about.st_gid, f"{stat.S_IMODE(about.st_mode):04o}"
+            found[DeviceAccess(path=pattern, gid=gid, group=groups.get(gid, ""), mode=mode)] = None
+    return tuple(found)
 
 
 def _processes(paths: MountedPaths) -> Iterator[HostProcess]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
 from kgpu.base.errors import KubeError
@@ -68,6 +68,21 @@ async def collect(
     api: Api, *, logs: Logs | None = None, now: float | None = None, target: Subject | None = None
 ) -> Snapshot:
     """Look once; what ``target`` is about is looked at first. Raises KubeError when nodes or pods can't be read."""
+    gate = asyncio.Semaphore(AT_ONCE)
+    snapshot = await collect_objects(api, KINDS, gate=gate, now=now)
+    matter = nodes_that_matter(snapshot, target)
+    wanted = [*worth_reading(snapshot, frozenset(matter), target), *_of_the_newest(snapshot, target)]
+    await read_logs(logs if logs is not None else logs_of(api), snapshot, gate, wanted)
+    snapshot.missing += host_gaps(
+        snapshot, matter, "the API server has no such thing, and no agent of kgpu has told it"
+    )
+    return snapshot
+
+
+async def collect_objects(
+    api: Api, kinds: Iterable[Wanted], *, gate: asyncio.Semaphore | None = None, now: float | None = None
+) -> Snapshot:
+    """The objects of these kinds, without logs. Raises KubeError when nodes or pods can't be read."""
     snapshot = Snapshot()
     snapshot.taken, snapshot.timed = (time.time() if now is None else now), True
     served: dict[tuple[str, str], Resource] = {}
@@ -77,15 +92,9 @@ async def collect(
         served = {(row.group, row.kind): row for row in api_kinds.resources}
     except KubeRefusedError as error:
         snapshot.missing.append(Missing("which kinds the API server has", error.what, error.remedy))
-    gate = asyncio.Semaphore(AT_ONCE)
-    await asyncio.gather(*(_list(api, row, served, snapshot, gate) for row in KINDS))
+    at_once = gate if gate is not None else asyncio.Semaphore(AT_ONCE)
+    await asyncio.gather(*(_list(api, row, served, snapshot, at_once) for row in kinds))
     snapshot.sort()  # before anything is worked out once: nothing may depend on the order of the answers
-    matter = nodes_that_matter(snapshot, target)
-    wanted = [*worth_reading(snapshot, frozenset(matter), target), *_of_the_newest(snapshot, target)]
-    await read_logs(logs if logs is not None else logs_of(api), snapshot, gate, wanted)
-    snapshot.missing += host_gaps(
-        snapshot, matter, "the API server has no such thing, and no agent of kgpu has told it"
-    )
     return snapshot
 
 

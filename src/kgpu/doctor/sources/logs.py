@@ -141,12 +141,13 @@ def _daemon_set(pod: Pod) -> Mapping[str, Any]:
 
 
 def _homes(snapshot: Snapshot) -> frozenset[str]:
-    """Namespaces where kgpu's DaemonSets are. Where no ClusterPolicy was given, the only one with any whose pods have a
-    folder of their node, as agents have and no tenant's: of two, one may be a forger's.
+    """Namespaces where kgpu's DaemonSets are. Where there is no ClusterPolicy, as with agents that no operator runs,
+    the only one with any whose pods have a folder of their node, as agents have and no tenant's: of two, one may be a
+    forger's.
     """
     policies = [policy for policy in snapshot.all("ClusterPolicy") if policy.source not in snapshot.texts]
     operator_spaces = {policy.text("status.namespace") for policy in policies} - {""}
-    if operator_spaces or ("ClusterPolicy" in snapshot.listed and not policies):
+    if operator_spaces or policies:
         return frozenset(operator_spaces)
     daemon_spaces = {
         daemons.namespace

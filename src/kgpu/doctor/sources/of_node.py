@@ -14,6 +14,7 @@ from typing import Final
 
 from kgpu.base.errors import ConfigError, KubeError
 from kgpu.base.plain import mapping, text
+from kgpu.base.printable import counted
 from kgpu.doctor.model import Missing, Subject
 from kgpu.doctor.objects import lean
 from kgpu.doctor.read_kinds import KINDS
@@ -64,7 +65,7 @@ def _tell_scope(snapshot: Snapshot, name: str, namespaces: frozenset[str] | None
     what = f"what is not about node {name}"
     snapshot.missing.append(Missing(what, "only this node was asked for", "kgpu collect, without --node", slight=True))
     if namespaces is not None and unread:
-        containers = f"{unread} container{'' if unread == 1 else 's'}"
+        containers = counted(unread, "container")
         what, why = f"logs of {containers} on {name}", f"only those in {', '.join(sorted(namespaces))} are read"
         snapshot.missing.append(Missing(what, why, "kgpu collect --node, without --namespace", slight=True))
 

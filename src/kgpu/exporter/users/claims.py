@@ -1,7 +1,8 @@
 """Which GPU or MIG device a resource claim's device is, by what its driver has published in ResourceSlices. Pure.
 
-A device has its ``uuid`` as an attribute, or its PCI address, or (a MIG device that is created when it is claimed) its
-GPU's uuid, its profile and its place on the GPU. Slices of API versions v1, v1beta2 and v1beta1 are read alike.
+A device has its ``uuid`` as an attribute, or a PCI address, or a name that tells, or (a MIG device that is created when
+it is claimed) its GPU's uuid, its profile and its place on the GPU. Slices of API versions v1, v1beta2 and v1beta1 are
+read alike.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 from kgpu.exporter.model import ClaimedKey
 from kgpu.formats.names import DRA_PCI_BUS_ID
+from kgpu.hw.claim_devices import claimed_unit
 from kgpu.hw.port import Accelerator, Inventory
 from kgpu.kube.port import Object, Resource, Selector
 
@@ -25,7 +27,7 @@ _PARENT: Final = "parentUUID"
 _PROFILE: Final = "profile"
 _TYPE: Final = "type"
 _KEPT: Final = (_UUID, _PARENT, _PROFILE, _TYPE, DRA_PCI_BUS_ID)
-_GPUS: Final = ("gpu", "mig")
+_GPUS: Final = ("gpu", "mig", "amdgpu", "amdgpu-partition")
 # GPU's minor, profile, the profile's number, where the device begins: gpu-1-mig-2g47gb-14-0
 _PLACE: Final = re.compile(r"gpu-[0-9]{1,4}-mig-.{1,40}-[0-9]{1,3}-([0-9]{1,3})", re.ASCII)
 
@@ -66,7 +68,9 @@ def claimed(slices: Iterable[Object], inventory: Inventory) -> dict[ClaimedKey, 
         pool = (slice_["spec"]["driver"], slice_["spec"]["pool"]["name"])
         newest[pool] = max(newest.get(pool, 0), slice_["spec"]["pool"]["generation"])
     return {
-        (spec["driver"], spec["pool"]["name"], device["name"]): _uuid(device["name"], device["attributes"], inventory)
+        (spec["driver"], spec["pool"]["name"], device["name"]): _uuid(
+            spec["driver"], device["name"], device["attributes"], inventory
+        )
         for spec in (slice_["spec"] for slice_ in listed)
         if spec["pool"]["generation"] == newest[spec["driver"], spec["pool"]["name"]]
         for device in spec["devices"]
@@ -85,13 +89,15 @@ def _attributes(device: Mapping[str, Any]) -> dict[str, str]:
     return texts
 
 
-def _uuid(name: str, attributes: Mapping[str, str], inventory: Inventory) -> str:
+def _uuid(driver: str, name: str, attributes: Mapping[str, str], inventory: Inventory) -> str:
     """A device's uuid; its own name where it is a GPU that can't be found, "" for no GPU."""
     kind = attributes.get(_TYPE, "")
     if kind and kind not in _GPUS:
         return ""  # passed through to virtual machines, or no GPU at all
     if attributes.get(_UUID):
         return attributes[_UUID]
+    if unit := claimed_unit(driver, name, inventory):
+        return unit
     if _PARENT in attributes:
         parent = next((gpu for gpu in inventory.accelerators if gpu.uuid == attributes[_PARENT]), None)
         return (_slice(name, attributes.get(_PROFILE, ""), parent) if parent else "") or name

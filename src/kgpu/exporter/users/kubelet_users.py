@@ -30,6 +30,7 @@ from kgpu.exporter.users.reasons import reason_of
 from kgpu.exporter.users.shares import shares
 from kgpu.exporter.users.unshown import UnshownReporter
 from kgpu.hw.port import DriverReleasedError, Inventory, Process, Reader
+from kgpu.kube.owners import owner_of
 
 if TYPE_CHECKING:
     from kgpu.exporter.users.containers import Containers
@@ -239,7 +240,12 @@ class KubeletUsers:
             pod = followed.objects.get(key)
             if pod is not None:
                 about = pod["metadata"]
-                facts[key] = PodFacts(uid=str(about.get("uid") or ""), labels=about.get("labels") or {})
+                facts[key] = PodFacts(
+                    uid=str(about.get("uid") or ""),
+                    owner=owner_of(pod),
+                    labels=about.get("labels") or {},
+                    gang=pod["gang"],
+                )
         return facts
 
     def _claimed(self, inventory: Inventory | None, tally: _Tally) -> dict[ClaimedKey, str]:

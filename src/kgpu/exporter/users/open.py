@@ -15,6 +15,7 @@ from kgpu.exporter.users.kubelet_users import KubeletUsers, UserSources
 from kgpu.formats.names import KUBELET_DEVICE_PLUGIN_DIR
 from kgpu.formats.simulated import state_file
 from kgpu.hw.port import Reader
+from kgpu.kube.owners import gang_of
 from kgpu.kube.port import PODS, KubeApi, Object, Resource, Selector
 
 if TYPE_CHECKING:
@@ -102,8 +103,11 @@ def _brief(pod: Object) -> Object:
     about = pod["metadata"]
     return {
         "metadata": {
-            key: about[key] for key in ("name", "namespace", "uid", "labels", "resourceVersion") if key in about
-        }
+            key: about[key]
+            for key in ("name", "namespace", "uid", "labels", "ownerReferences", "resourceVersion")
+            if key in about
+        },
+        "gang": str(gang_of(pod) or ""),
     }
 
 

@@ -22,8 +22,10 @@ from kgpu.base.suggest import did_you_mean
 from kgpu.base.typed import convert
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.crd.common import Image
+from kgpu.formats.crd.deviceconfig import DeviceConfigSpec
 from kgpu.formats.crd.fields import SchemaField, Type, rows
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
+from kgpu.formats.crd.usagepolicy import GPUUsageOverrideSpec, GPUUsagePolicySpec
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -56,6 +58,21 @@ def clusterpolicy(obj: Any) -> Decoded[ClusterPolicySpec]:
 def nvidiadriver(obj: Any) -> Decoded[NVIDIADriverSpec]:
     """Read an NVIDIADriver object."""
     return _decode(obj, NVIDIADriverSpec, "NVIDIADriver")
+
+
+def deviceconfig(obj: Any) -> Decoded[DeviceConfigSpec]:
+    """Read a DeviceConfig object of AMD's."""
+    return _decode(obj, DeviceConfigSpec, "DeviceConfig")
+
+
+def usage_policy(obj: Any) -> Decoded[GPUUsagePolicySpec]:
+    """Read a GPUUsagePolicy object."""
+    return _decode(obj, GPUUsagePolicySpec, "GPUUsagePolicy")
+
+
+def usage_override(obj: Any) -> Decoded[GPUUsageOverrideSpec]:
+    """Read a GPUUsageOverride object."""
+    return _decode(obj, GPUUsageOverrideSpec, "GPUUsageOverride")
 
 
 @dataclass(slots=True)

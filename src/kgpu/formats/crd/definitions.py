@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions: ClusterPolicy, NVIDIADriver and NodeOperation as the API server has to know them."""
+"""The CustomResourceDefinitions: kgpu's own kinds as the API server has to know them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
+from kgpu.formats.crd.deviceconfig import DeviceConfigSpec, DeviceConfigStatus
 from kgpu.formats.crd.nodefeatures import (
     NodeFeatureGroupSpec,
     NodeFeatureGroupStatus,
@@ -28,7 +29,14 @@ from kgpu.formats.crd.nodeoperation import (
 from kgpu.formats.crd.nvidiadriver import NVIDIADriverSpec
 from kgpu.formats.crd.schema import rules_of, schema
 from kgpu.formats.crd.status import ClusterPolicyStatus, NVIDIADriverStatus
-from kgpu.formats.names import KGPU_DOMAIN, NFD_DOMAIN, NVIDIA_DOMAIN, PART_OF_LABEL
+from kgpu.formats.crd.usagepolicy import (
+    NAMED,
+    NOT_THE_SYSTEM,
+    GPUUsageOverrideSpec,
+    GPUUsagePolicySpec,
+    GPUUsagePolicyStatus,
+)
+from kgpu.formats.names import AMD_DOMAIN, KGPU_DOMAIN, NFD_DOMAIN, NVIDIA_DOMAIN, PART_OF_LABEL
 
 _STATUS: Final = ("Status", ".status.state", 0)
 _WIDE: Final = (
@@ -113,6 +121,37 @@ DEFINITIONS: Final = (
         whole_rules=NOT_FORGOTTEN,
         empty=False,
     ),
+    Definition(
+        group=KGPU_DOMAIN,
+        kind="GPUUsagePolicy",
+        plural="gpuusagepolicies",
+        version="v1alpha1",
+        short=("gup",),
+        spec=GPUUsagePolicySpec,
+        status=GPUUsagePolicyStatus,
+        columns=(
+            ("Mode", ".spec.mode", 0),
+            ("Idle", ".status.idleDevices", 0),
+            ("Warned", ".status.warned", 0),
+            ("Acting", '.status.conditions[?(@.type=="Acting")].status', 0),
+            ("Frozen", '.status.conditions[?(@.type=="Frozen")].reason', 0),
+            ("Message", '.status.conditions[?(@.type=="Frozen")].message', 1),
+        ),
+        summary="What becomes of GPUs that are held and not used.",
+        rules=(NAMED, NOT_THE_SYSTEM),
+    ),
+    Definition(
+        group=KGPU_DOMAIN,
+        kind="GPUUsageOverride",
+        plural="gpuusageoverrides",
+        version="v1alpha1",
+        short=("guo",),
+        spec=GPUUsageOverrideSpec,
+        status=None,
+        columns=(("Mode", ".spec.mode", 0),),
+        summary="What a namespace wants gentler than the policy about idle GPUs.",
+        namespaced=True,
+    ),
 )
 
 NFD_DEFINITIONS: Final = (
@@ -157,11 +196,34 @@ NFD_DEFINITIONS: Final = (
 )
 """Node feature discovery's kinds, which other programs may have defined already."""
 
+AMD_DEFINITIONS: Final = (
+    Definition(
+        group=AMD_DOMAIN,
+        kind="DeviceConfig",
+        plural="deviceconfigs",
+        version="v1alpha1",
+        short=("gpue",),
+        spec=DeviceConfigSpec,
+        status=DeviceConfigStatus,
+        columns=(
+            ("Ready", '.status.conditions[?(@.type=="Ready")].status', 0),
+            ("Nodes", ".status.devicePlugin.nodesMatchingSelectorNumber", 0),
+            ("Message", '.status.conditions[?(@.type=="Ready")].message', 1),
+        ),
+        summary="How a set of nodes with AMD GPUs is served.",
+        namespaced=True,
+    ),
+)
+"""AMD's kind, likewise."""
+
 _TYPES: Final = {
     ".spec.default": "boolean",
+    ".status.devicePlugin.nodesMatchingSelectorNumber": "integer",
+    ".status.idleDevices": "integer",
     ".status.nodes.gpu": "integer",
     ".status.nodes.validated": "integer",
     ".status.phaseSince": "date",
+    ".status.warned": "integer",
 }
 
 
@@ -173,6 +235,11 @@ def crds() -> list[dict[str, Any]]:
 def nfd_crds() -> list[dict[str, Any]]:
     """The definitions of node feature discovery's kinds, likewise."""
     return [_crd(row) for row in NFD_DEFINITIONS]
+
+
+def amd_crds() -> list[dict[str, Any]]:
+    """The definition of AMD's kind, likewise."""
+    return [_crd(row) for row in AMD_DEFINITIONS]
 
 
 def _crd(row: Definition) -> dict[str, Any]:

@@ -72,6 +72,8 @@ def _row(item: inspect.Field) -> SchemaField:
         default = {}
     elif default is msgspec.NODEFAULT or default == ():
         default = None
+    elif isinstance(default, tuple):
+        default = list(default)
     return SchemaField(
         attribute=item.name,
         name=item.encode_name,

@@ -204,7 +204,10 @@ class OperationMigLayout(Block, frozen=True, kw_only=True):
     enabled: Annotated[bool, doc("Whether MIG is on.")]
     devices: Annotated[
         dict[str, int],
-        doc("How many slices of each profile, such as `1g.10gb`.", schema={"maxProperties": MAX_PROFILES}),
+        doc(
+            "How many slices of each profile, such as `1g.10gb`; or a partition mode, such as `cpx_nps4`.",
+            schema={"maxProperties": MAX_PROFILES},
+        ),
     ] = msgspec.field(default_factory=dict)
 
 
@@ -248,8 +251,8 @@ class NodeOperationSpec(Block, frozen=True, kw_only=True):
             "`Replace` keeps what is known of the node, empties it, and holds it until its machine is replaced or "
             "repaired, or a person resumes it: kgpu deletes no machine and no Node; `DriverUpgrade` empties it, "
             "exchanges the pod of its driver for one of the driver in `driver`, and gives it back once that is loaded; "
-            "`MigChange` cuts the GPUs in `gpus` into the MIG slices in `mig` once no pod holds them: a node's own "
-            f"label `{names.MIG_CONFIG_LABEL}` asks for it."
+            "`MigChange` cuts the GPUs in `gpus` into the MIG slices in `mig`, or sets their partition modes, once no "
+            f"pod holds them: a node's own label `{names.MIG_CONFIG_LABEL}` or `{names.AMD_PROFILE_LABEL}` asks for it."
         ),
     ]
     driver: Annotated[OperationDriver | None, doc("The driver that a DriverUpgrade installs.")] = None

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from kgpu.base.errors import HwError
+from kgpu.base.errors import DriverFault, HwError
 from kgpu.formats.names import AMD
 from kgpu.hw.amd import facts as judge
 from kgpu.hw.amd import kfd
@@ -90,7 +90,7 @@ class AmdReader(FileReader[NodeScan, AmdGpuFacts]):
         return await self.lane(gpu.uuid).ask(telemetry.read, self.sys, gpu.uuid)
 
     async def links(self) -> tuple[Link, ...]:
-        """Every pair of GPUs that answer and have a link in the KFD's topology."""
+        """Every pair of GPUs that answer and have a link of XGMI or PCIe in the KFD's topology."""
         inventory = await self.inventory()
         scan = self.scanned
         if self._types is None or self._types[0] != scan:
@@ -139,7 +139,7 @@ def _link_types(sys: str, scan: NodeScan, facts: dict[str, AmdGpuFacts]) -> dict
     for bus, node in first.items():
         for number, kind in kfd.links(sys, node).items():
             other = by_number.get(number)
-            if other is not None and other != bus and found.get((bus, other)) != kfd.XGMI:
+            if kind in kfd.KNOWN and other is not None and other != bus and found.get((bus, other)) != kfd.XGMI:
                 found[bus, other] = found[other, bus] = kind
     return found
 
@@ -149,5 +149,9 @@ def _no_driver(path: str) -> HwError:
         return HwError(
             "the driver amdgpu is loaded without the KFD, so programs can't compute", path,
             "load a kernel or driver with HSA_AMD (amdgpu-dkms); a virtual machine needs the GPU passed through",
+            fault=DriverFault.INCOMPLETE,
         )  # fmt: skip
-    return HwError("the driver amdgpu is not loaded", path, "load it (modprobe amdgpu), or install amdgpu-dkms")
+    return HwError(
+        "the driver amdgpu is not loaded", path, "load it (modprobe amdgpu), or install amdgpu-dkms",
+        fault=DriverFault.NOT_LOADED,
+    )  # fmt: skip

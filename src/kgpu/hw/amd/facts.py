@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from kgpu.base.printable import counted
 from kgpu.formats.names import AMD
 from kgpu.hw.amd.gather import AmdGpuFacts
 from kgpu.hw.amd.kfd import KfdNode, NodeScan
-from kgpu.hw.amd.product_names import product_name
+from kgpu.hw.amd.product_names import family, product_name
 from kgpu.hw.port import Accelerator, HardwareFinding, Partition, Problem
 
 MIB: Final = 1 << 20
@@ -30,7 +31,7 @@ WORDS: Final[Mapping[Problem, tuple[str, str, str]]] = {
         "look at dmesg for amdgpu and at lspci; a reboot finds it again if it is sound",
     ),
     Problem.NEEDS_RESET: (
-        "{} uncorrectable memory errors since the driver was loaded", "none",
+        "{} since the driver was loaded", "none",
         "end the processes on it and reset it (amd-smi reset --gpureset), or reboot; if they come again, replace it",
     ),
     Problem.UNREADABLE: (
@@ -69,6 +70,7 @@ def accelerator(index: int, facts: AmdGpuFacts, scan: NodeScan, before: Accelera
     numa = values.get("numa_node", before.numa_node if before and "numa_node" in facts.unreadable else None)
     vram = values.get("mem_info_vram_total")
     findings = _findings(index, facts, nodes)
+    target = max((node.target for node in nodes), default=0)
     return Accelerator(
         vendor=AMD,
         index=index,
@@ -84,7 +86,8 @@ def accelerator(index: int, facts: AmdGpuFacts, scan: NodeScan, before: Accelera
         mode=mode,
         compute_units=sum(node.simds // node.simds_per_cu for node in nodes if node.simds_per_cu),
         simds=sum(node.simds for node in nodes),
-        target=max((node.target for node in nodes), default=0),
+        target=target,
+        family=family(target),
         partitions=_partitions(index, facts, scan, nodes, mode),
         recovery_action="reset" if any(row.problem is Problem.NEEDS_RESET for row in findings) else "none",
         device_nodes=facts.drm.device_nodes if facts.drm else (),
@@ -145,7 +148,7 @@ def _findings(index: int, facts: AmdGpuFacts, nodes: Sequence[KfdNode]) -> tuple
         found.append(finding(facts.bus, index, Problem.UNPROVEN))
     uncorrected = (facts.errors() or (0, 0))[0]
     if uncorrected:
-        found.append(finding(facts.bus, index, Problem.NEEDS_RESET, str(uncorrected)))
+        found.append(finding(facts.bus, index, Problem.NEEDS_RESET, counted(uncorrected, "uncorrectable memory error")))
     if facts.unreadable:
         found.append(finding(facts.bus, index, Problem.UNREADABLE, ", ".join(facts.unreadable)))
     return tuple(found)

@@ -26,6 +26,8 @@ _XCP: Final = re.compile(r"amdgpu_xcp_[0-9]{1,5}", re.ASCII)
 _DRM: Final = re.compile(r"(card|renderD)([0-9]{1,6})", re.ASCII)
 _VRAM: Final = re.compile(r"vram_([0-9]{1,10})", re.ASCII)
 XGMI, PCIE = 11, 2
+KNOWN: Final = frozenset({XGMI, PCIE})
+"""Types of links that say how near two GPUs are; one of another type says nothing of it."""
 
 
 class NoDriverError(Exception):

@@ -8,6 +8,7 @@ from typing import Final
 
 from kgpu.formats import names
 from kgpu.hw import roots
+from kgpu.hw.partitioning import ModeKernel, ModePartitioner
 from kgpu.hw.port import Reader
 from kgpu.hw.vendor import Cutting, Pairing, Vendor
 
@@ -25,6 +26,12 @@ def _open(root: Path, deadline: float, poll: float) -> Reader:
     return AmdReader(driver_root=root, deadline=deadline, poll=poll)
 
 
+def _modes(root: Path, kernel: ModeKernel) -> ModePartitioner:
+    from kgpu.hw.amd.modes import AmdModes
+
+    return AmdModes(root, kernel)
+
+
 def partition_resource(mode: str) -> str:
     """``cpx_nps4`` is ``amd.com/cpx_nps4``."""
     return names.AMD_RESOURCE_PREFIX + mode.lower()
@@ -40,6 +47,8 @@ VENDOR: Final = Vendor(
     cdi_vendor=names.CDI_PLUGIN_VENDOR_AMD,
     control_nodes=names.AMD_CONTROL_NODES,
     pci_id=names.AMD_PCI_ID,
+    pci_labels=names.NFD_PCI_AMD,
+    resources=(names.AMD_GPU_RESOURCE, f"{names.AMD_RESOURCE_PREFIX}*_nps*"),
     driver_root="/",
     cdi_specs=True,
     nodes_suffice=True,
@@ -47,4 +56,6 @@ VENDOR: Final = Vendor(
     pairing=Pairing.WEIGHTS,
     missing=_missing,
     open=_open,
+    health_socket=names.ROCM_HEALTH_SOCKET,
+    modes=_modes,
 )

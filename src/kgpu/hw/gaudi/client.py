@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from kgpu.base.errors import HwError
+from kgpu.base.errors import DriverFault, HwError
 from kgpu.formats.names import GAUDI
 from kgpu.hw.file_reader import CardScan, FileReader
 from kgpu.hw.gaudi import facts as judge
@@ -37,6 +37,7 @@ class GaudiReader(FileReader[CardScan, GaudiFacts]):
             raise HwError(
                 "the driver habanalabs is not loaded", f"{self.sys}/bus/pci/drivers/habanalabs",
                 "load it (modprobe habanalabs, with habanalabs_cn, habanalabs_ib and habanalabs_en), or install it",
+                fault=DriverFault.NOT_LOADED,
             ) from error  # fmt: skip
 
     async def inventory(self) -> Inventory:
@@ -49,13 +50,13 @@ class GaudiReader(FileReader[CardScan, GaudiFacts]):
             raise
         return replace(inventory, findings=(*inventory.findings, _gone(self._gone))) if self._gone else inventory
 
-    async def gather(self, bus: str) -> GaudiFacts:
-        """The card's files, and what the library says of it. Raises HungError."""
+    async def gather(self, bus: str, *, more: bool = False) -> GaudiFacts:
+        """The card's files, and what the library says of it, ``more`` when it is measured. Raises HungError."""
         found = await self.lane(bus).ask(gather.gather, self.sys, bus)
         if found.lost:
             return found
         try:
-            answer = await self._hlml.ask(bus)
+            answer = await self._hlml.ask(bus, more=more)
         except HlmlGoneError as error:
             self._gone = str(error)
             return found
@@ -81,7 +82,7 @@ class GaudiReader(FileReader[CardScan, GaudiFacts]):
         """One card's telemetry. Raises HungError."""
         from kgpu.hw.gaudi import telemetry  # its table is for those who measure
 
-        return telemetry.reading(gpu.uuid, await self.gather(gpu.pci_bus_id))
+        return telemetry.reading(gpu.uuid, await self.gather(gpu.pci_bus_id, more=True))
 
     async def close(self) -> None:
         """End every subscription, and the library's process."""

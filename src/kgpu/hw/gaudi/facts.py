@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from kgpu.base.printable import counted
 from kgpu.formats.names import GAUDI
 from kgpu.hw.port import Accelerator, HardwareFinding, Problem
 
@@ -132,7 +133,7 @@ def _findings(uuid: str, index: int, facts: GaudiFacts) -> list[HardwareFinding]
         found.append(finding(uuid, index, Problem.NEEDS_RESET, f"its driver says: {status}"))
     uncorrected = (facts.errors() or (0, 0))[0]
     if uncorrected:
-        text = f"{uncorrected} uncorrectable memory errors since the driver was loaded"
+        text = f"{counted(uncorrected, 'uncorrectable memory error')} since the driver was loaded"
         found.append(finding(uuid, index, Problem.NEEDS_RESET, text))
     if facts.values.get("rows_pending"):
         found.append(finding(uuid, index, Problem.NEEDS_RESET, "rows of its memory wait to be replaced"))

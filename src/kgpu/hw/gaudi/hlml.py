@@ -1,8 +1,8 @@
 """What libhlml says of a card, asked in a child process with a deadline (``hlml_child.py``).
 
-Each card is asked one thing at a time: whoever asks meanwhile gets the same answer, and one that has not answered in
-time is not asked again until it has. A child that ends is
-started again with the next question, at most once in ``PAUSE`` seconds.
+A card is asked what it is, or besides what is only measured, and each once at a time: whoever asks meanwhile gets the
+same answer, and one that has not answered in time is not asked again until it has. A child that ends is started again
+with the next question, at most once in ``PAUSE`` seconds.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ class Hlml:
         self._writer: asyncio.StreamWriter | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[HlmlAnswer]] = {}
-        self._asked: dict[str, Question] = {}
+        self._asked: dict[tuple[str, bool], Question] = {}
         self._number = 0
         self._not_before = 0.0
         self._why = ""
         self._starting = asyncio.Lock()
         self._up = False
 
-    async def ask(self, bus: str) -> HlmlAnswer:
-        """What it says of one card. Raises HungError, HlmlGoneError."""
-        before = self._asked.get(bus)
+    async def ask(self, bus: str, *, more: bool = False) -> HlmlAnswer:
+        """What it says of one card; with ``more`` also what is only measured. Raises HungError, HlmlGoneError."""
+        before = self._asked.get((bus, more))
         if before is not None and not before.answer.done():
             if asyncio.get_running_loop().time() >= before.until:
                 raise HungError
@@ -88,8 +88,8 @@ class Hlml:
         self._number += 1
         loop = asyncio.get_running_loop()
         future = self._waiting[self._number] = loop.create_future()
-        self._asked[bus] = Question(future, loop.time() + self._deadline)
-        self._writer.write(msgspec.json.encode({"id": self._number, "bus": bus}) + b"\n")
+        self._asked[bus, more] = Question(future, loop.time() + self._deadline)
+        self._writer.write(msgspec.json.encode({"id": self._number, "bus": bus, "more": more}) + b"\n")
         return await self._answer(future)
 
     async def close(self) -> None:
@@ -123,7 +123,7 @@ class Hlml:
         if state := state_file(self._root):
             environment[ENV_HW_STATE] = state
         with ours, theirs:
-            words = [":".join(sys.path), str(theirs.fileno()), self._path]
+            words = [":".join(sys.path), str(theirs.fileno()), str(os.getpid()), self._path]
             self._process = subprocess.Popen(  # noqa: ASYNC220 - returns after the exec
                 [sys.executable, "-S", "-E", "-c", _BOOT, *words],
                 env=environment, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),

@@ -36,7 +36,20 @@ ROWS: Final[tuple[tuple[str, str, int], ...]] = (
     ("ecc_uncorrected", "ecc_uncorrected_volatile", 1),
     ("ecc_uncorrected_lifetime", "ecc_uncorrected_aggregate", 1),
     ("rows_pending", "remapped_rows_pending", 1),
+    ("rows_single_bit", "remapped_rows_correctable", 1),
+    ("rows_double_bit", "remapped_rows_uncorrectable", 1),
+    ("ecc_mode", "ecc_mode", 1),
+    ("temperature_chip_highest", "max_temperature_c", 1),
+    ("temperature_memory_highest", "memory_max_temperature_c", 1),
+    ("clock_ic_highest", "max_ic_clock_mhz", 1),
+    ("clock_mme_highest", "max_mme_clock_mhz", 1),
+    ("clock_tpc_highest", "max_tpc_clock_mhz", 1),
+    ("pcie_tx", "pcie_tx_rate", 1),
+    ("pcie_rx", "pcie_rx_rate", 1),
 )
+PORT: Final = "_port_"
+"""What is in the names of the states of network ports, of which there are as many as a card has."""
+TEXTS: Final = (("board_uuid", "board_uuid"), ("armcp_kernel_ver", "kernel_version"), ("uboot_ver", "boot_version"))
 
 
 def reading(uuid: str, facts: GaudiFacts) -> Reading:
@@ -44,6 +57,8 @@ def reading(uuid: str, facts: GaudiFacts) -> Reading:
     values: dict[str, Value] = {
         key: facts.values[name] / divisor for name, key, divisor in ROWS if name in facts.values
     }
+    values |= {f"{name}_up": up for name, up in facts.values.items() if PORT in name}
+    values |= {key: facts.values[name] for name, key in TEXTS if name in facts.values}
     failures = {key: "unknown" for name, key, _ in ROWS if name in facts.unreadable and key not in values}
     total, used = values.get("memory_total_mib"), values.get("memory_used_mib")
     if isinstance(total, float) and isinstance(used, float) and total > 0:

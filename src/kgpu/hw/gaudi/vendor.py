@@ -56,9 +56,11 @@ VENDOR: Final = Vendor(
     environment=environment,
     cdi_vendor=names.CDI_PLUGIN_VENDOR_GAUDI,
     pci_id=names.GAUDI_PCI_ID,
+    pci_labels=names.NFD_PCI_GAUDI,
     driver_root="/",
     cdi_specs=True,
     nodes_suffice=True,
+    host_files=(names.GAUDI_NETWORK_FILE,),
     missing=_missing,
     open=_open,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kgpu.base.errors import HwError
+from kgpu.base.errors import DriverFault, HwError
 from kgpu.formats.names import INTEL
 from kgpu.hw.file_reader import CardScan, FileReader
 from kgpu.hw.intel import facts as judge
@@ -24,6 +24,7 @@ class IntelReader(FileReader[CardScan, IntelFacts]):
             raise HwError(
                 "neither the driver i915 nor xe is loaded", f"{self.sys}/bus/pci/drivers/i915 or xe",
                 "load the one for this GPU (modprobe xe), or a kernel that has it",
+                fault=DriverFault.NOT_LOADED,
             ) from error  # fmt: skip
 
     async def gather(self, bus: str) -> IntelFacts:

@@ -27,6 +27,7 @@ if "ctypes.util" not in sys.modules:
 
 import pynvml
 
+from kgpu.base.parent import end_with
 from kgpu.hw import roots
 from kgpu.hw.nvidia.codes import LIBRARY_NOT_FOUND, NOT_SUPPORTED, TIMEOUT
 from kgpu.hw.nvidia.fallbacks import Nvml, NvmlError, address
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from kgpu.hw.nvidia.slices import GpuSlices
 
-_PR_SET_PDEATHSIG = 1
 _SLICE_MS = 500
 _PAUSE_S = 0.5
 # Xid, double- and single-bit ECC, MIG configuration change, recovery action
@@ -99,8 +99,8 @@ class Child:
         try:
             if op == "listen":
                 return {"data": {"types": self._listener().add(gpu)}}
-            if op == "readings":
-                return {"data": self.gather.readings(gpu, request["keys"])}
+            if op in {"readings", "activity"}:
+                return {"data": getattr(self.gather, op)(gpu, request["keys"])}
             if op in {"topology", "peers"}:
                 return {"data": getattr(self.gather, op)(gpu, request["others"])}
             return {"data": getattr(self.gather, op)(gpu)}
@@ -251,9 +251,7 @@ class EventThread:
 def main(arguments: list[str]) -> None:
     """``child.py FD PARENT_PID DRIVER_ROOT``; never returns to the interpreter's exit, which could wait for NVML."""
     fd, parent, root = int(arguments[0]), int(arguments[1]), arguments[2]
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
+    end_with(parent)
     # The terminal's Ctrl-C is for the parent, which then closes the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -24,6 +24,7 @@ from kgpu.hw.nvidia.codes import STALE
 from kgpu.hw.nvidia.faults import NvmlInitError, held_error, init_error, log_init_error, node_error
 from kgpu.hw.nvidia.process import ChildProcess, Died, Refused, Stalled
 from kgpu.hw.nvidia.wire import (
+    DeviceActivity,
     DriverEvent,
     GpuLinks,
     GpuReply,
@@ -37,6 +38,7 @@ from kgpu.hw.nvidia.wire import (
 )
 from kgpu.hw.port import (
     Accelerator,
+    Activity,
     EventKind,
     HardwareEvent,
     HardwareFinding,
@@ -110,7 +112,6 @@ class NvidiaReader:
         self._down = ""
         self._next: asyncio.Task[Inventory] | None = None
         self._links: tuple[tuple[str, ...], tuple[Link, ...]] | None = None
-        self._keys: list[str] | None = None  # the readings asked for
         self._subscriptions = Subscriptions()
         self._watcher: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -150,8 +151,7 @@ class NvidiaReader:
     async def readings(self, keys: Collection[str] | None = None) -> tuple[Reading, ...]:
         """Telemetry of every GPU that answers, of its GPU instances and NVLinks."""
         async with self._lock:
-            self._keys = None if keys is None else sorted(keys)
-            answers = await self._survey("readings", Readings)
+            answers = await self._survey("readings", Readings, keys=None if keys is None else sorted(keys))
             readings = {gpu: answer for gpu, answer in sorted(answers.items()) if isinstance(answer, Readings)}
             peers: dict[int, str | Trouble] = {}
             if len(readings) > 1 and (keys is None or judge.PEERS in keys):
@@ -164,6 +164,13 @@ class NvidiaReader:
             answers = await self._survey("processes", Processes)
         replies = [answer for _, answer in sorted(answers.items()) if isinstance(answer, Processes)]
         return tuple(process for reply in replies for process in judge.processes(reply))
+
+    async def activity(self, keys: Collection[str]) -> tuple[Activity, ...]:
+        """What the GPUs that answer, and their GPU instances, have done since the call before."""
+        async with self._lock:
+            answers = await self._survey("activity", DeviceActivity, keys=sorted(keys))
+        replies = [answer for _, answer in sorted(answers.items()) if isinstance(answer, DeviceActivity)]
+        return tuple(one for reply in replies for one in judge.activity(reply))
 
     def events(self) -> Subscription:
         """Events from now on. None is missed once an ``inventory`` call made after this one has returned."""
@@ -252,7 +259,9 @@ class NvidiaReader:
             gpu, gpu.index, judge.finding(gpu.uuid, Problem.MISSING, what, "a GPU stays enumerated")
         )
 
-    async def _survey(self, op: str, kind: type[T], *, only: Iterable[int] | None = None) -> dict[int, T | Trouble]:
+    async def _survey(
+        self, op: str, kind: type[T], *, only: Iterable[int] | None = None, keys: list[str] | None = None
+    ) -> dict[int, T | Trouble]:
         """Ask about each GPU that isn't suspect, restarting the child past those that stop it. Call with the lock."""
         self._check_open()
         await self._look_at_node()
@@ -266,7 +275,7 @@ class NvidiaReader:
             attach = self._attach_deadline if stalls < _PATIENT_STALLS else self._deadline
             try:
                 async for gpu, answer in child.each(
-                    op, remedy, kind, self._deadline, attach_deadline=attach, others=wanted, keys=self._keys
+                    op, remedy, kind, self._deadline, attach_deadline=attach, others=wanted, keys=keys
                 ):
                     answers[gpu] = answer
                     self._crashes.discard(gpu)

@@ -14,9 +14,20 @@ from typing import Final
 from kgpu.formats.mig_profile import profile_name_of_kinds
 from kgpu.formats.names import NVIDIA
 from kgpu.hw.nvidia.codes import GPU_IS_LOST, RESET_REQUIRED
-from kgpu.hw.nvidia.wire import DriverEvent, GpuLinks, GpuReply, MigFacts, Processes, Pulse, Readings, Trouble
+from kgpu.hw.nvidia.wire import (
+    DeviceActivity,
+    DriverEvent,
+    GpuLinks,
+    GpuReply,
+    MigFacts,
+    Processes,
+    Pulse,
+    Readings,
+    Trouble,
+)
 from kgpu.hw.port import (
     Accelerator,
+    Activity,
     EventKind,
     HardwareEvent,
     HardwareFinding,
@@ -234,6 +245,22 @@ def processes(raw: Processes) -> tuple[Process, ...]:
             decoder_percent=row.decoder_percent,
         )
         for row in raw.processes
+    )
+
+
+def activity(raw: DeviceActivity) -> tuple[Activity, ...]:
+    """The GPU's own, then its instances'."""
+    processes = None if raw.processes is None else dict(raw.processes)
+    return tuple(
+        Activity(
+            uuid=raw.uuid,
+            gpu_instance=unit.gpu_instance,
+            values=unit.values,
+            sampled_seconds=unit.seconds,
+            peak_percent=unit.peak,
+            processes=processes if unit.gpu_instance is None else None,
+        )
+        for unit in raw.units
     )
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from kgpu.hw.nvidia.activity import GpuActivity
+
 ABSENT = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, VERSION_MISMATCH})
 MAX_LINKS = 36
 GI_PROFILES = 18
@@ -46,6 +48,7 @@ class Gatherer:
         calls = Calls(nvml)
         self.slices = GpuSlices(nvml, calls)
         self.telemetry = Telemetry(nvml, calls, self.slices)
+        self._activity: GpuActivity | None = None
         self._gi_kinds: dict[tuple[str, int], tuple[int, int] | None] = {}
         self._ci_kinds: dict[tuple[str, int, int], int | None] = {}
         self._caps: tuple[object, dict[str, int]] = (None, {})
@@ -136,6 +139,16 @@ class Gatherer:
         uuid = self.nvml.call("uuid", handle)
         slices = self.slices.of(handle, uuid) if self._mig_on(handle) else None
         return {"uuid": uuid, "processes": gpu_processes.processes(self.nvml, handle, slices)}
+
+    def activity(self, index: int, keys: list[str]) -> dict[str, Any]:
+        """What the GPU has done since the call before; ``keys`` are the averages that are wanted."""
+        if self._activity is None:
+            from kgpu.hw.nvidia.activity import GpuActivity  # most children are never asked
+
+            self._activity = GpuActivity(self.nvml, self.slices)
+        handle = self.nvml.call("handle", index)
+        uuid = self.nvml.call("uuid", handle)
+        return self._activity.read(handle, uuid, keys, self.slices.of(handle, uuid) if self._mig_on(handle) else None)
 
     def _mig_on(self, handle: Any) -> bool:
         mode = self._soft([], "mig_mode", handle)

@@ -32,7 +32,7 @@ UNKNOWN = (None, None, None, None)
 def processes(nvml: Nvml, handle: Any, slices: Iterable[Slice] | None) -> list[list[Any]]:
     """Rows as ``wire.ProcessRow`` has them; ``slices`` are the MIG devices, None without MIG. Raises NvmlError."""
     if slices is None:
-        used = _shares(nvml, handle)
+        used = shares(nvml, handle)
         return [[*row, *(UNKNOWN if used is None else used.get(row[0], IDLE))] for row in _rows(nvml, handle)]
     return [[*row, *UNKNOWN] for mig, _, gi, ci in slices for row in _rows(nvml, mig, gi, ci)]
 
@@ -57,13 +57,15 @@ def _listed(nvml: Nvml, name: str, handle: Any) -> list[tuple[int, int | None]]:
     return []
 
 
-def _shares(nvml: Nvml, handle: Any) -> dict[int, tuple[int, int, int, int]] | None:
-    """Parts of the SMs, memory, encoders and decoders by pid; None when not measured."""
+def shares(nvml: Nvml, handle: Any, seconds: float = WINDOW_S) -> dict[int, tuple[int, int, int, int]] | None:
+    """Parts of the SMs, memory, encoders and decoders by pid, in the newest sample of so many seconds; None when
+    not measured.
+    """
     function = nvml.function("nvmlDeviceGetProcessUtilization")
     if function is None:
         return None
     # Older samples are of processes that have been idle since.
-    since = ctypes.c_ulonglong(int((time.time() - WINDOW_S) * 1e6))
+    since = ctypes.c_ulonglong(int((time.time() - seconds) * 1e6))
     kind = nvml.structs.c_nvmlProcessUtilizationSample_t
     code, rows = _filled(nvml, function, kind, handle, since)
     if code not in (0, NOT_FOUND):

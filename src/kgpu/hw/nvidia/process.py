@@ -149,7 +149,7 @@ class ChildProcess:
     ) -> AsyncIterator[tuple[int, T | Trouble]]:
         """One answer per GPU, in order: its data or its trouble. A GPU's first answer may take ``attach_deadline``."""
         request: dict[str, object] = {"op": op, "gpus": list(gpus), "others": list(others)}
-        if op == "readings":
+        if keys is not None or op == "readings":
             request["keys"] = keys
         number = self._send(request)
         for gpu in gpus:

@@ -158,6 +158,23 @@ class Processes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     processes: tuple[ProcessReply, ...]
 
 
+class UnitActivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one GPU, or the GPU instance of that id, has done since it was asked before."""
+
+    gpu_instance: int | None
+    values: dict[str, int | float]
+    seconds: float = 0.0
+    peak: float | None = None
+
+
+class DeviceActivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The GPU's own first, then its instances'. ``processes``: percent of the multiprocessors by pid."""
+
+    uuid: str
+    units: tuple[UnitActivity, ...]
+    processes: tuple[tuple[int, int], ...] | None
+
+
 class Listening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The mask of event types that one GPU delivers."""
 

@@ -54,6 +54,7 @@ TARGETS: Final = (
     Target(output="nvidia-cuda-mps-control", sources="mps/control/*.c"),
     Target(output="nvidia-cuda-mps-server", sources="mps/server/*.c"),
     Target(output="vectoradd", sources="cuda/sample/vectoradd.c", libraries=("-lpthread", "-ldl", "-lm")),
+    Target(output="gpu-load", sources="cuda/sample/gpuload.c"),
 )
 
 

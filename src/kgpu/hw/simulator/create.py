@@ -31,6 +31,7 @@ ARTIFACTS: Final[Mapping[str, str]] = {
     "nvidia-cuda-mps-control": "usr/bin/nvidia-cuda-mps-control",
     "nvidia-cuda-mps-server": "usr/bin/nvidia-cuda-mps-server",
     "vectoradd": "usr/share/kgpu/vectoradd",
+    "gpu-load": "usr/share/kgpu/gpu-load",
 }
 LINKS: Final[Mapping[str, str]] = {
     "{lib}/libnvidia-ml.so.1": "libnvidia-ml.so.{version}",

@@ -11,7 +11,6 @@ import ctypes
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kgpu.base.errors import ConfigError, HwError
+from kgpu.base.parent import end_with
 from kgpu.base.suggest import did_you_mean
 from kgpu.formats import names
 from kgpu.hw.simulator.create import environment
@@ -29,7 +29,6 @@ TIMEOUT_S: Final = 30
 IN_USE: Final = 19
 INSUFFICIENT_RESOURCES: Final = 23
 MAX_INSTANCES: Final = 16
-_PR_SET_PDEATHSIG: Final = 1
 GRAMMAR: Final = "PROFILE[:COUNT] such as 1g.10gb:7, or 1c.3g.40gb for a compute instance smaller than its GPU instance"
 
 
@@ -214,9 +213,10 @@ def _work(gpu: int, job: dict[str, Any]) -> None:
 def _main() -> int:
     gpu, job, copy = int(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
     # Each in a process of its own, because the library reads its environment once; a fork spares starting Python again.
+    own = os.getpid()
     trial = os.fork()
     if not trial:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a trial of a driver that hangs ends with this one
+        end_with(own)  # also in a driver that hangs
         os.environ[names.ENV_HW_STATE] = copy
         code = _answered(gpu, job)
         sys.stdout.flush()

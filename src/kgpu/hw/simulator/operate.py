@@ -6,22 +6,22 @@ GPU is given by index. Input errors are ``ConfigError``, an unusable root is ``H
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from kgpu.base.errors import ConfigError, HwError
 from kgpu.base.suggest import did_you_mean
-from kgpu.hw.simulator import faults, kernel_log, schema, settings, tree
+from kgpu.hw.simulator import faults, kernel_log, load_model, schema, settings, tree
+from kgpu.hw.simulator.load_model import load_change, now_ns, utilization
 from kgpu.hw.simulator.others import simulation_of, title_of
 from kgpu.hw.simulator.state import (
     EVENT_DOUBLE_BIT_ECC,
     EVENT_RECOVERY_ACTION,
     EVENT_SINGLE_BIT_ECC,
     DriverState,
-    fold_load,
-    load_target,
 )
 
 MAX_XID: Final = 999
@@ -54,11 +54,11 @@ def set_values(root: Path, values: Mapping[str, object], gpu: int | None = None)
             plan += [(row, target, row.parse(_text(value), target)) for target in targets]
         driver = state.view.driver_version.decode()
         with state.locked():
-            for index in chosen:
-                record = state.gpu(index)
-                fold_load(record, settings.now_ns(), load_target(record))
-            for row, target, value in plan:
-                row.apply(target, value)
+            with ExitStack() as changes:
+                for index in chosen:
+                    changes.enter_context(load_change(state.gpu(index)))
+                for row, target, value in plan:
+                    row.apply(target, value)
             state.wake()
         wanted = state.view.driver_version.decode()
         if wanted != driver:
@@ -133,6 +133,13 @@ def clear(root: Path, gpu: int | None = None) -> None:
             state.view.init_error = NVML_ERRORS["DRIVER_NOT_LOADED"]
 
 
+def reset_clock(root: Path) -> None:
+    """Let the node's clock show wall time again; nodes of other vendors never show another."""
+    if simulation_of(root) is None:
+        with opened(root) as state, state.locked():
+            load_model.reset_clock(state.view)
+
+
 def snapshot(root: Path) -> dict[str, Any]:
     """The node as it is now, as JSON-ready data; MiB, W, Celsius, percent."""
     if (other := simulation_of(root)) is not None:
@@ -155,6 +162,7 @@ def snapshot(root: Path) -> dict[str, Any]:
             "driver_loaded": view.init_error != NVML_ERRORS["DRIVER_NOT_LOADED"],
             "cuda_version": f"{view.cuda_version // 1000}.{view.cuda_version % 1000 // 10}",
             "faults": node_faults,
+            "clock": _clock(view),
             "events": int(view.event_head),
             "gpus": [_gpu(state, index) for index in range(state.gpu_count)],
         }
@@ -302,8 +310,16 @@ def _bus_id(gpu: Any) -> str:
     return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.{pci.function:x}"
 
 
+def _clock(view: Any) -> dict[str, int] | None:
+    """How far the node's clock is ahead of wall time, and how fast it goes; None where it shows wall time."""
+    if not view.clock_real_ns:
+        return None
+    return {"ahead_s": round((now_ns(view) - time.time_ns()) / 1e9), "rate": int(view.clock_rate)}
+
+
 def _gpu(state: DriverState, index: int) -> dict[str, Any]:
     gpu = state.gpu(index)
+    state.reap(index)  # in this process's copy
     processes = state.processes(index)
     used = int(gpu.mem_used_base) + sum(int(slot.memory) for slot in processes)
     pci = gpu.pci
@@ -321,7 +337,8 @@ def _gpu(state: DriverState, index: int) -> dict[str, Any]:
         "temperature_c": settings.temperature(gpu),
         "power_w": round(settings.power_mw(gpu) / 1000, 1),
         "power_limit_w": int(gpu.power_limit_mw) // 1000,
-        "utilization_percent": min(100_000, int(gpu.load_target)) // 1000,
+        "utilization_percent": utilization(gpu),
+        "load_set_percent": max(int(gpu.load_set), int(gpu.mem_load_set)),
         "ecc": {
             "enabled": bool(gpu.ecc_current),
             "corrected": sum(gpu.ecc_volatile[:7]),
@@ -344,6 +361,8 @@ def _gpu(state: DriverState, index: int) -> dict[str, Any]:
                 "memory_mib": int(slot.memory) >> 20,
                 "gi": number(slot.gi_id),
                 "ci": number(slot.ci_id),
+                "load": state.view.load[slot.load - 1].name.decode() if slot.load else None,
+                "by_hand": not slot.live,
             }
             for slot in processes
         ],

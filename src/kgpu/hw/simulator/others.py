@@ -9,6 +9,7 @@ import importlib
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from kgpu.formats import names
 from kgpu.hw.simulator.amd import operate as amd
 from kgpu.hw.simulator.amd.node_file import LAYOUT as AMD_LAYOUT
 from kgpu.hw.simulator.amd.profiles import AmdProfile
@@ -51,22 +52,28 @@ class Simulation(Protocol):
 
 
 AMD: Final[Simulation] = amd
-_BOXES: Final = {"gaudi": 0x484C, "intel": 0x494E54}
+_BOXES: Final = {names.GAUDI: 0x484C, names.INTEL: 0x494E54}
+
+
+def vendor_of(root: Path | str) -> str:
+    """Whose accelerators a root has; NVIDIA also where there is no node."""
+    layout = layout_of(root)
+    if layout == AMD_LAYOUT:
+        return names.AMD
+    return next((name for name, number in _BOXES.items() if number == layout), names.NVIDIA)
 
 
 def simulation_of(root: Path | str) -> Simulation | None:
-    """Whose node a root is; None for NVIDIA's, and where there is no node."""
-    layout = layout_of(root)
-    if layout == AMD_LAYOUT:
+    """What makes and changes the node of a root; None for NVIDIA's, and where there is no node."""
+    vendor = vendor_of(root)
+    if vendor == names.AMD:
         return AMD
-    name = next((name for name, number in _BOXES.items() if number == layout), "")
-    return _box(name) if name else None
+    return _box(vendor) if vendor in _BOXES else None
 
 
 def title_of(root: Path | str) -> str:
     """What such a node has, for people."""
-    layout = layout_of(root)
-    return {AMD_LAYOUT: "AMD GPUs", _BOXES["gaudi"]: "Gaudi accelerators", _BOXES["intel"]: "Intel GPUs"}[layout]
+    return {names.AMD: "AMD GPUs", names.GAUDI: "Gaudi accelerators", names.INTEL: "Intel GPUs"}[vendor_of(root)]
 
 
 def simulation_for(profile: AmdProfile | BoxProfile) -> Simulation:

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from kgpu.hw.simulator import container_driver, container_settings, faults, fill, kernel_log, modules
+from kgpu.hw.simulator.load_model import load_target, now_ns, settle
 from kgpu.hw.simulator.operate import opened
 from kgpu.hw.simulator.others import simulation_of
-from kgpu.hw.simulator.settings import now_ns
-from kgpu.hw.simulator.state import fold_load, load_target
 
 # Faults, counters and settings that are the driver's: it has lost them when it is loaded again.
 _LOST: Final = (
@@ -56,14 +55,14 @@ def reboot(root: Path) -> None:
 
 def power_cycle(gpu: Any) -> None:
     """What a reboot makes of one GPU's state."""
-    fold_load(gpu, now_ns(), 0)
+    settle(gpu, now_ns(gpu))
     for name in _LOST_TABLES:
         table = getattr(gpu, name)
         ctypes.memset(ctypes.addressof(table), 0, ctypes.sizeof(table))
     for name in _LOST:
         setattr(gpu, name, 0)
     gpu.load_prev = gpu.load_target = load_target(gpu)
-    gpu.throttle_since_ns = now_ns()
+    gpu.throttle_since_ns = now_ns(gpu)
     gpu.bar1_used = fill.BAR1_USED
     gpu.ecc_current = gpu.ecc_pending
     # Ampere keeps the mode in the GPU; later ones begin without.

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kgpu.formats.simulated import MAGIC
+from kgpu.hw.simulator.load_profiles import CHANNELS
 
-VERSION = 3
+VERSION = 4
 
 CONSTANTS: tuple[tuple[str, int, str], ...] = (
     ("MAX_GPUS", 64, "GPUs per node"),
@@ -48,6 +49,10 @@ CONSTANTS: tuple[tuple[str, int, str], ...] = (
     ("RESET_LOSES", 3, "next_reset: the GPU is off the bus afterwards"),
     ("RESET_RENAMES", 4, "next_reset: the GPU has another UUID afterwards"),
     ("LOAD_RAMP_MS", 4000, "time in which a load change reaches its full effect on power and temperature"),
+    ("MAX_LOADS", 16, "load profiles of a node"),
+    ("MAX_PHASES", 12, "phases of a load profile"),
+    *((f"LOAD_{channel.name}", place, channel.doc) for place, channel in enumerate(CHANNELS)),
+    ("LOAD_CHANNELS", len(CHANNELS), "what a load profile tells of each phase"),
 )
 C = {name: value for name, value, _ in CONSTANTS}
 
@@ -100,6 +105,26 @@ def _rows(text: str) -> tuple[StructMember, ...]:
 
 
 STRUCTS: tuple[Struct, ...] = (
+    Struct(
+        "kg_load_phase",
+        "a part of a load profile",
+        _rows("""
+u32 ms  how long it lasts
+u32 value[LOAD_CHANNELS]  percent of each channel
+"""),
+    ),
+    Struct(
+        "kg_load_profile",
+        "what a program does to its GPU: phases that come once, then phases that come again and again",
+        _rows("""
+char name[32]  such as train
+u32 memory  memory held, 1/1000 of the device's
+u32 phase_count  filled rows of phase
+u32 once  phases of the beginning that come once
+u32 reserved  zero
+kg_load_phase phase[MAX_PHASES]  phases
+"""),
+    ),
     Struct(
         "kg_pci",
         "a PCI function's address and ids",
@@ -201,6 +226,7 @@ u32 start  placement start
 u32 size  placement size
 u32 serial  increments for every creation, so that stale handles are noticed
 u64 created_us  creation time, microseconds since the epoch
+u64 load_done[LOAD_CHANNELS]  percent x ns that load profiles caused until load_since_ns, of the instance
 """),
     ),
     Struct(
@@ -233,6 +259,10 @@ u32 sm_util  busy share it causes, percent
 u32 mem_util  memory bandwidth share, percent
 u32 enc_util  encoder share, percent
 u32 dec_util  decoder share, percent
+u32 load  load profile that it follows, its place + 1; 0: none
+u32 load_shift_ms  how far in its profile it began
+u32 load_share  part of the GPU that it has, 1/1000
+u32 load_scale  what others leave it of its profile, 1/1000
 u64 memory  device memory held, bytes
 u64 start_us  start time, microseconds since the epoch
 char name[64]  program path
@@ -357,8 +387,9 @@ u32 jpg_util  JPEG percent
 u32 ofa_util  OFA percent
 u32 load_prev  effective load when the target last changed, in 1/1000 percent
 u32 load_target  load that the ramp goes to, in 1/1000 percent
-u64 load_since_ns  wall time (CLOCK_REALTIME ns) at which load_target was set
-u64 busy_ns  busy time until load_since_ns (integral of load)
+u64 load_since_ns  time at which load_target was set
+u64 busy_ns  busy time until load_since_ns (integral of load), without load profiles
+u64 load_done[LOAD_CHANNELS]  percent x ns that load profiles caused until load_since_ns
 u64 energy_mj  energy until load_since_ns
 u32 pcie_replays  replay counter
 u32 pcie_tx_kbs  throughput at full load
@@ -426,6 +457,11 @@ u32 fabric_manager  1: fabric manager runs
 u32 cc_state  confidential compute state
 u32 reserved  zero
 u64 boot_us  creation time, microseconds since the epoch
+u64 clock_real_ns  the node's clock: wall time at which it was set, 0: it shows wall time
+u64 clock_node_ns  what it showed then
+u32 clock_rate  seconds that it goes on in a second
+u32 load_count  filled rows of load
+kg_load_profile load[MAX_LOADS]  load profiles
 char driver_version[80]  such as 550.54.15
 char nvml_version[80]  such as 12.550.54.15
 char hostname[64]  node name

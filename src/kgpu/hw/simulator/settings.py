@@ -7,7 +7,6 @@ A row's value comes as text (or a number from Python), is checked against the ro
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,9 +15,9 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.hw.recovery import RECOVERY_CODES
 from kgpu.hw.simulator.fill import cuda_number
+from kgpu.hw.simulator.load_model import fold_throttle, heat_level, power_level, set_clock
 from kgpu.hw.simulator.profiles import FABRIC_STATES
 from kgpu.hw.simulator.schema import C
-from kgpu.hw.simulator.state import fold_load, fold_throttle, load_target
 
 THROTTLE_REASONS: Final[Mapping[str, int]] = {
     "none": 0, "idle": 0x1, "app-clocks": 0x2, "power-cap": 0x4, "hw-slowdown": 0x8, "sync-boost": 0x10,
@@ -116,25 +115,6 @@ def _item(name: str, *places: int) -> Apply:
     return apply
 
 
-def _load(name: str) -> Apply:
-    def apply(gpu: Any, value: int) -> None:
-        setattr(gpu, name, value)
-        fold_load(gpu, now_ns(), load_target(gpu))
-
-    return apply
-
-
-def now_ns() -> int:
-    """Wall time as the load model counts it."""
-    return time.time_ns()
-
-
-def level(gpu: Any) -> int:
-    """The load now, in 1/1000 percent."""
-    fold_load(gpu, now_ns(), int(gpu.load_target))
-    return int(gpu.load_prev)
-
-
 def temperature(gpu: Any) -> int:
     """The core temperature now, in Celsius."""
     return int(base_temperature(gpu) + gpu.temp_offset)
@@ -142,12 +122,12 @@ def temperature(gpu: Any) -> int:
 
 def base_temperature(gpu: Any) -> int:
     """The same without an injected fault or a value set by hand."""
-    return int(gpu.temp_idle + (gpu.temp_max_load - gpu.temp_idle) * level(gpu) // 100_000)
+    return int(gpu.temp_idle + (gpu.temp_max_load - gpu.temp_idle) * heat_level(gpu) // 100_000)
 
 
 def power_mw(gpu: Any) -> int:
     """The draw now, in mW."""
-    return int(gpu.power_idle_mw + (int(gpu.power_max_mw) - int(gpu.power_idle_mw)) * level(gpu) // 100_000)
+    return int(gpu.power_idle_mw + (int(gpu.power_max_mw) - int(gpu.power_idle_mw)) * power_level(gpu) // 100_000)
 
 
 def _set_temperature(gpu: Any, value: int) -> None:
@@ -173,7 +153,7 @@ def _set_fan(gpu: Any, value: int) -> None:
 
 
 def _set_throttle(gpu: Any, value: int) -> None:
-    fold_throttle(gpu, now_ns())
+    fold_throttle(gpu)
     gpu.throttle_forced = value
 
 
@@ -200,6 +180,7 @@ def _most_memory(gpu: Any) -> int:
     return int(gpu.mem_total - gpu.mem_reserved) // MIB
 
 
+MAX_AHEAD_S: Final = 366 * 24 * 3600
 PRINTABLE: Final = r"[ -~]{1,95}"
 _ROWS: Final = (
     FakeSetting(key="temperature", unit="C", low=-20, high=150, doc="core temperature now; moves on with load",
@@ -208,7 +189,7 @@ _ROWS: Final = (
                 apply=_set_memory_temperature),
     FakeSetting(key="utilization", unit="%", high=100,
                 doc="busy share besides running processes; power and heat follow",
-                apply=_load("load_set")),
+                apply=_field("load_set")),
     FakeSetting(key="memory-utilization", unit="%", high=100, doc="memory controller; 0: follows utilization",
                 apply=_field("mem_load_set")),
     FakeSetting(key="encoder", unit="%", high=100, doc="encoder utilization", apply=_field("enc_util")),
@@ -301,6 +282,12 @@ _ROWS: Final = (
                 node=True, apply=_set_cuda),
     FakeSetting(key="hostname", unit="a host name", pattern=r"[A-Za-z0-9.-]{1,63}", doc="node name", node=True,
                 apply=_text("hostname")),
+    FakeSetting(key="clock-ahead", unit="s", high=MAX_AHEAD_S, node=True,
+                doc="put the node's clock forward by this; load, energy and times of the driver follow",
+                apply=lambda view, value: set_clock(view, ahead_ns=value * 1_000_000_000)),
+    FakeSetting(key="clock-rate", unit="", high=10_000, node=True,
+                doc="how many seconds the node's clock goes on in a second, from now on; 0: it stands",
+                apply=lambda view, value: set_clock(view, rate=value)),
     FakeSetting(key="fabric-manager", unit="", words=SWITCH, doc="fabric manager runs", node=True,
                 apply=_field("fabric_manager")),
 )  # fmt: skip

@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 from kgpu.base.errors import HwError
 from kgpu.formats.names import ENV_HW_STATE, HW_STATE_PATH
 from kgpu.formats.simulated import MAGIC
-from kgpu.hw.simulator import schema
+from kgpu.hw.simulator import load_model, schema
 
 DEFAULT_PATH: Final = Path(HW_STATE_PATH)
 
@@ -110,12 +110,13 @@ class DriverState:
             view.profile, view.hostname = profile.encode(), (hostname or os.uname().nodename).encode()[:63]
             view.boot_us = time.time_ns() // 1000
             view.generation = 1
+            load_model.write_profiles(view)
             if fill is not None:
                 fill(state)
             for index in range(state.gpu_count):
                 gpu = state.gpu(index)
-                gpu.load_prev = gpu.load_target = load_target(gpu)
-                gpu.load_since_ns = time.time_ns()
+                gpu.load_prev = gpu.load_target = load_model.load_target(gpu)
+                gpu.load_since_ns = load_model.now_ns(gpu)
             os.replace(temporary, target)
         except BaseException:
             state.close()
@@ -246,7 +247,7 @@ class DriverState:
             slot = view.event[(seq - 1) % schema.C["EVENT_RING"]]
             slot.seq = 0  # a reader that looks now sees "not yet"
             slot.gpu, slot.type, slot.data = gpu, kind, data
-            slot.gi_id, slot.ci_id, slot.time_us = gi_id, ci_id, time.time_ns() // 1000
+            slot.gi_id, slot.ci_id, slot.time_us = gi_id, ci_id, load_model.now_ns(view) // 1000
             slot.seq = seq
             view.event_head = seq
             self.wake()
@@ -266,8 +267,8 @@ class DriverState:
         """Let a GPU be `percent` busy from now on, besides what running processes cause."""
         with self.locked():
             target = self.gpu(gpu)
-            target.load_set = max(0, min(100, percent))
-            fold_load(target, time.time_ns(), load_target(target))
+            with load_model.load_change(target):
+                target.load_set = max(0, min(100, percent))
 
     def set_fault(self, gpu: int | None, **faults: int) -> None:
         """Set fault fields of one GPU (lost, hang, slow_us, reset_required, init_error, temp_offset,
@@ -277,7 +278,7 @@ class DriverState:
             target = self.view if gpu is None else self.gpu(gpu)
             for name, value in faults.items():
                 if name == "throttle_forced":
-                    fold_throttle(target, time.time_ns())
+                    load_model.fold_throttle(target)
                 setattr(target, name, value)
             self.wake()
 
@@ -289,7 +290,7 @@ class DriverState:
             for index in range(self.gpu_count) if gpu is None else (gpu,):
                 record = self.gpu(index)
                 record.lost = record.hang = record.slow_us = record.reset_required = record.init_error = 0
-                fold_throttle(record, time.time_ns())
+                load_model.fold_throttle(record)
                 record.recovery_action = record.temp_offset = record.throttle_forced = 0
                 record.xid_last = record.failing = record.next_reset = 0
             self.wake()
@@ -329,6 +330,16 @@ class DriverState:
                 slots.append(slot)
         return slots
 
+    def reap(self, gpu: int) -> None:
+        """Drop the slots of a GPU whose owner has died, so that their memory and load end."""
+        target = self.gpu(gpu)
+        slots = enumerate(target.process)
+        dead = [slot for number, slot in slots if slot.used and slot.live and not self._owner(gpu, number)]
+        if dead:
+            with load_model.load_change(target):
+                for slot in dead:
+                    ctypes.memset(ctypes.addressof(slot), 0, ctypes.sizeof(slot))
+
     def has_client(self, gpu: int) -> bool:
         """Whether a process has NVML open on a GPU."""
         return self._locked(schema.C["CLIENT_LOCK_BASE"] + gpu)
@@ -341,39 +352,3 @@ class DriverState:
         request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
         answer = fcntl.fcntl(self._fd, _F_OFD_GETLK, request)
         return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
-
-
-def load_target(gpu: Any) -> int:
-    """The busy share a GPU goes to, in 1/1000 percent: what is set by hand plus what its processes cause."""
-    total = int(gpu.load_set) + sum(int(slot.sm_util) for slot in gpu.process if slot.used)
-    return min(100, total) * 1000
-
-
-# The clocks event reason behind each counter of throttle_ns, as `kg_throttle_ns` in native/nvml/model.c has it.
-_THROTTLE_BITS = (0x4, 0x20, 0x10, 0, 0x1, 0x8, 0x40, 0x80)
-
-
-def fold_throttle(gpu: Any, now_ns: int) -> None:
-    """Count the time with the forced reasons so far, before they change: counters never go back."""
-    elapsed = max(0, now_ns - int(gpu.throttle_since_ns))
-    for place, bit in enumerate(_THROTTLE_BITS):
-        if gpu.throttle_forced & bit:
-            gpu.throttle_ns[place] += elapsed
-    gpu.throttle_since_ns = now_ns
-
-
-def fold_load(gpu: Any, now_ns: int, target: int) -> None:
-    """Move the load model's base to `now_ns`: integrate busy time and energy so far, then head for `target`.
-
-    The same arithmetic as `kg_load_fold` in native/include/kgpu_map.h.
-    """
-    ramp = schema.C["LOAD_RAMP_MS"] * 1_000_000
-    start, goal = int(gpu.load_prev), int(gpu.load_target)
-    elapsed = max(0, now_ns - int(gpu.load_since_ns))
-    ramped = min(elapsed, ramp)
-    level = start + (goal - start) * ramped // ramp
-    area = (start + level) * ramped // 2 + goal * max(0, elapsed - ramp)  # 1/1000 percent x ns
-    gpu.busy_ns += area // 100_000
-    span = int(gpu.power_max_mw) - int(gpu.power_idle_mw)
-    gpu.energy_mj += (int(gpu.power_idle_mw) * elapsed + span * (area // 100_000)) // 1_000_000_000
-    gpu.load_prev, gpu.load_target, gpu.load_since_ns = level, target, now_ns

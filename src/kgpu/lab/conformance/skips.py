@@ -63,11 +63,8 @@ SKIPS: Final = (
     ),
     Skip(
         labs=_EMBEDDED,
-        pattern=r"StatefulSetBasic\] (Burst scaling|Scaling should happen|should perform rolling updates and roll)"
-        r"|ServiceAccounts should mount an API token into pods"
-        r"|Ephemeral Containers|KubeletManagedEtcHosts|remote command execution over websockets"
-        r"|Variable Expansion should succeed in writing subpaths",
-        reason="it runs commands in pods (kubectl exec), which the embedded API refuses",
+        pattern=r"Ephemeral Containers",
+        reason="the embedded API adds no container to a pod that runs",
     ),
     Skip(
         labs=_EMBEDDED,
@@ -87,7 +84,7 @@ SKIPS: Final = (
     Skip(
         labs=_EMBEDDED,
         pattern=r"\[sig-node\] Security Context|Sysctls .* should support sysctls|read only busybox container"
-        r"|hostAliases|termination message if TerminationMessagePath is set as non-root user",
+        r"|hostAliases|KubeletManagedEtcHosts|termination message if TerminationMessagePath is set as non-root user",
         reason="containers on simulated nodes are processes of the lab's user, in the machine's own file system",
     ),
     Skip(

@@ -9,6 +9,7 @@ import ipaddress
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
+from kgpu.formats.names import SERVICE_NAME_LABEL
 from kgpu.lab.embedded.core.context import now
 from kgpu.lab.embedded.core.model import ApiUser, Call, decode
 from kgpu.lab.embedded.rbac import MASTERS
@@ -61,7 +62,7 @@ def _service(address: str, port: int) -> list[Object]:
         {
             "kind": "EndpointSlice",
             "apiVersion": "discovery.k8s.io/v1",
-            "metadata": {**metadata, "labels": {"kubernetes.io/service-name": "kubernetes"}},
+            "metadata": {**metadata, "labels": {SERVICE_NAME_LABEL: "kubernetes"}},
             "addressType": "IPv4",
             "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
             "ports": [https],

@@ -129,6 +129,8 @@ class EmbeddedLab:
             driver=first.driver if first else HOST_DRIVER, gates=self._gates or (old.gates if old else ""),
         )  # fmt: skip
         model.save(self.folder, state)
+        if self._operator:  # before anything that can be interrupted
+            give_to_operator(self.nodes)
         self.logs.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "kgpu.lab.embedded.server", "--dir", str(self.folder), "--name", self.name]
         command += ["--port", str(state.port), *(["--data", data] if data else [])]
@@ -336,9 +338,9 @@ class EmbeddedLab:
         command = [self.kubectl_program, "--kubeconfig", str(self.kubeconfig), *arguments]
         return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=timeout)
 
-    def backend(self, name: str = EMBEDDED, *, node: str = "") -> LocalBackend:
-        """The lab as a place to play scenarios on; ``node`` is the one that they use (default: the first)."""
-        chosen = node or manage.story_node(self.folder) or FIRST_NODE
+    def backend(self, name: str = EMBEDDED, *, vendor: str = "", node: str = "") -> LocalBackend:
+        """The lab as a place to play scenarios on; ``node`` is the one that they use (default: the best for them)."""
+        chosen = node or manage.story_node(self.folder, vendor) or FIRST_NODE
         return LocalBackend(
             name or EMBEDDED,
             kubeconfig=self.kubeconfig,
@@ -354,20 +356,29 @@ class EmbeddedLab:
     @property
     def about(self) -> About:
         state = self._load()
-        first = state.first if state else self._first
-        words = [*(["--profile", first.profile] if first and first.profile != DEFAULT_PROFILE else [])]
-        words += [*(["--gpus", str(first.gpus)] if first and first.gpus else [])]
-        words += [*(["--no-agent"] if first and not first.agent else [])]
-        words += [*(["--driver", first.driver] if first and first.driver != HOST_DRIVER else [])]
-        words += [*(["--operator"] if has_operator(self.nodes) else [])]
-        words += [*(["--data", state.data] if state and state.data else [])]
-        words += [*(["--feature-gates", state.gates] if state and state.gates else [])]
         return About(
             name=self.name, kind=EMBEDDED, folder=self.folder, kubeconfig=self.kubeconfig,
             kubectl=build.find_kubectl(), complete=bool(state and state.complete) and not self._host_missing(),
-            up_words=tuple(words),
+            up_words=tuple(self._up_words(state)),
             url=f"https://{HOST}:{state.port}" if state else "",
         )  # fmt: skip
+
+    def _up_words(self, state: EmbeddedState | None) -> list[str]:
+        """The options that make this lab: as it was made, else as it was asked for."""
+        first = state.first if state else self._first
+        data, gates = (state.data, state.gates) if state else (str(self._data or ""), self._gates)
+        options: tuple[tuple[str, object, object], ...] = (
+            ("--no-node", first is None, ""),
+            ("--profile", first and first.profile != DEFAULT_PROFILE, first and first.profile),
+            ("--gpus", first and first.gpus, first and first.gpus),
+            ("--no-agent", first and not first.agent, ""),
+            ("--driver", first and first.driver != HOST_DRIVER, first and first.driver),
+            ("--operator", self._operator or has_operator(self.nodes), ""),
+            ("--data", data, data),
+            ("--feature-gates", gates, gates),
+            ("--port", self._port and not state, self._port),  # a lab keeps the port that it once had
+        )
+        return [str(word) for name, given, value in options if given for word in (name, value) if word]
 
     def _host_missing(self) -> bool:
         return not manage.host_running(self.nodes) and bool(manage.listing(self.folder))

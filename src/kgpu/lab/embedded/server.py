@@ -181,8 +181,9 @@ def assemble(settings: ServerSettings, port: int, pki: tls.Pki) -> ServerParts:
     from kgpu.lab.embedded import bootstrap
     from kgpu.lab.embedded.core import ApiCore
     from kgpu.lab.embedded.crd.custom_kinds import CustomKinds
-    from kgpu.lab.embedded.http import discovery, logs, metrics, paths, proxy, resources
+    from kgpu.lab.embedded.http import discovery, metrics, paths, proxy, resources
     from kgpu.lab.embedded.http.app import App
+    from kgpu.lab.embedded.http.kubelets import HttpsKubelets
     from kgpu.lab.embedded.journal import Journal
     from kgpu.lab.embedded.kinds import TAINT_RULES_GATE, Kinds, behind, builtin
     from kgpu.lab.embedded.openapi import OpenApi
@@ -212,7 +213,7 @@ def assemble(settings: ServerSettings, port: int, pki: tls.Pki) -> ServerParts:
     counted = metrics.Metrics()
     counted.gauge("apiserver_resource_objects", "resource", lambda: _counts(store, kinds))
     served = resources.HandlerContext(
-        core=core, kinds=kinds, metrics=counted, kubelets=logs.HttpsKubelets(pki.kubelet_client),
+        core=core, kinds=kinds, metrics=counted, kubelets=HttpsKubelets(pki.kubelet_client),
         programs=proxy.HttpPodPrograms(partial(loopback, nodes=nodes), answers), rules=core.rules, custom=custom,
     )  # fmt: skip
     place = f"{url_host(settings.host)}:{port}"

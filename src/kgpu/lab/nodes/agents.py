@@ -79,10 +79,12 @@ def cut_slices(spec: NodeSpec, root: Path) -> None:
 
 def command(spec: NodeSpec, folder: Path, kubelet_socket: Path, kubeconfig: Path, cdi: Path) -> list[str]:
     """The agent's command line."""
+    from kgpu.hw.simulator.amd.node_file import is_amd
+
     root = folder / "hw"
     words = [
         sys.executable, "-m", "kgpu", "agent",
-        "--roles", "deviceplugin,labels,mps",
+        "--roles", "deviceplugin,labels,mps" + (",device-config-manager" if is_amd(root) else ""),
         "--root", str(root),
         "--driver-root", str(root),
         "--kubeconfig", str(kubeconfig),

@@ -2,8 +2,9 @@
 
 While the shim lives, all processes of its container are its descendants. A killed shim leaves orphans; they are
 recognised by the container's id in their environment, by the session that the container was started in, or by the
-folder on the command line (a shim that has not begun yet). No other process is ever included: a session counts only
-with the boot, the mount namespace and the start time that were recorded.
+folder on the command line (a shim that has not begun yet). So are the commands that ``kubectl exec`` started in the
+container, which are the host's children. No other process is ever included: a session counts only with the boot, the
+mount namespace and the start time that were recorded.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from kgpu.lab.processes import parse_start_time
 CONFIG: Final = "config.json"
 STATE: Final = "state.json"
 EXIT: Final = "exit.json"
+EXEC: Final = "exec"
+"""There is such a file once a command beside the container's own was started in it."""
 _ROUNDS: Final = 20  # a process may start another one while it is being found
 _SESSION_FIELD: Final = 3  # of /proc/PID/stat, counted from the state letter
 
@@ -64,12 +67,28 @@ def processes_of(*folders: Path) -> list[int]:
     lost: list[tuple[Path, ShimState | None]] = []
     for folder in folders:
         state = read_state(folder)
-        if state is not None and is_alive(state.shim) and is_shim(state.shim, folder):
+        alive = state is not None and is_alive(state.shim) and is_shim(state.shim, folder)
+        if alive and state is not None:
             pids += [*_descendants(state.shim), state.shim]
-        elif (folder / CONFIG).exists() and not (folder / EXIT).exists():
-            # A shim writes how it ended once everything of its container has ended; this one did not.
+        # A shim writes how it ended once everything that it started has ended.
+        if had_commands(folder) or (not alive and (folder / CONFIG).exists() and not (folder / EXIT).exists()):
             lost.append((folder, state))
-    return [*pids, *(_orphans(lost) if lost else ())]
+    known = set(pids)
+    return [*(pid for pid in (_orphans(lost) if lost else ()) if pid not in known), *pids]
+
+
+def had_commands(folder: Path) -> bool:
+    """Whether a command beside the container's own was started in it."""
+    return (folder / EXEC).exists()
+
+
+def signal_session(leader: int, number: int) -> None:
+    """Send a signal to every process of the session that ``leader``, a child of this process, began."""
+    for pid in _own_processes():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+            if int(text.rpartition(")")[2].split()[_SESSION_FIELD]) == leader:
+                os.kill(pid, number)
 
 
 def end(*folders: Path) -> None:

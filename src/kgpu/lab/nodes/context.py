@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kgpu.kube.port import CONFIG_MAPS, KubeApi, Object, Resource
+from kgpu.kube.kinds import SECRETS, SERVICE_ACCOUNTS
+from kgpu.kube.port import CONFIG_MAPS, KubeApi, Object
 from kgpu.kubelet.fake import FakeKubelet
 from kgpu.lab.nodes import boots
 from kgpu.lab.nodes.addresses import PodAddresses, loopback
@@ -19,8 +20,6 @@ from kgpu.lab.nodes.machine import NodeMachine
 from kgpu.lab.nodes.podevents import KubeletEvent, KubeletRecorder
 from kgpu.lab.nodes.runtime import Runtime
 
-SECRETS: Final = Resource("", "v1", "secrets", "Secret")
-SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 TOKEN_S: Final = 3607  # after which a service account's token is worth nothing
 _KINDS: Final = {CONFIG_MAP: CONFIG_MAPS, SECRET: SECRETS}
 

@@ -32,6 +32,7 @@ from kgpu.lab.nodes.node import HostServices, SimNode
 from kgpu.lab.nodes.objects import Endpoint
 from kgpu.lab.nodes.podevents import KubeletRecorder
 from kgpu.lab.nodes.podstate import Phase
+from kgpu.lab.nodes.runtime import Running
 from kgpu.lab.nodes.spec import CPU_PROFILE, NodeSpec
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,6 @@ LOOK_S: Final = 5.0  # how often the folder is looked at without a change
 SETTLE_S: Final = 0.5  # between two looks: changes come in hundreds
 MANY: Final = 4000  # folders whose changes are heard of at once; those of others are found by looking
 UNKNOWN_BOOT: Final = "00000000-0000-0000-0000-000000000000"
-LIGHT_LINE: Final = "this node is light: nothing runs in its pods; a node made without --light runs samples"
 REGISTRATIONS: Final = 12  # nodes that come up or go away at the same moment
 STARTS: Final = 8  # containers that start at the same moment
 _POLICY: Final = BackoffPolicy(first=0.5, cap=15.0)
@@ -69,7 +69,7 @@ class NodeHost:
         self._pods = ObjectFeed(api, PODS, self._pod_changed)
         self._nodes = ObjectFeed(api, NODES, lambda *_: None, keep=_labels_only)
         self._by_node: dict[str, dict[str, Object]] = {}
-        self._logs = LogServer(self._own, address, ca, self._find_log)
+        self._logs = LogServer(self._own, address, ca, self._find_log, self._find_running)
         self.nodes: dict[str, SimNode] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._removals: dict[str, asyncio.Task[None]] = {}
@@ -251,6 +251,15 @@ class NodeHost:
         node = self._nodes.objects.get(("", name))
         return None if node is None else node["metadata"].get("labels") or {}
 
+    def _find_running(self, namespace: str, pod: str, container: str) -> Running | LogRefusal:
+        obj = self._pods.objects.get((namespace, pod))
+        node = self.nodes.get(str((obj or {}).get("spec", {}).get("nodeName") or "")) if obj else None
+        if obj is None or node is None:
+            return LogRefusal(404, "pod does not exist")
+        worker = node.workers.get(str(obj["metadata"]["uid"]))
+        running = worker.running(container) if worker is not None else None
+        return running or LogRefusal(500, f'container not found ("{container}")')
+
     def _find_log(self, namespace: str, pod: str, container: str, previous: bool) -> ContainerLog | LogRefusal:
         obj = self._pods.objects.get((namespace, pod))
         node = self.nodes.get(str((obj or {}).get("spec", {}).get("nodeName") or "")) if obj else None
@@ -286,7 +295,7 @@ class NodeHost:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
             if node.spec.light:  # made when somebody asks: thousands of pods that nobody looks at need no files
-                runtime.append_line(path, LIGHT_LINE)
+                runtime.append_line(path, starter.LIGHT_LINE)
         if not running or worker is None or pod_container is None:
             return ContainerLog(path, lambda: True)
         run = pod_container.id

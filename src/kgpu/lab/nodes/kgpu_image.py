@@ -22,6 +22,7 @@ from kgpu.formats.cdi import CdiMount
 from kgpu.formats.mps_folders import MPS_CONTAINER_ROOT
 from kgpu.formats.names import (
     CDI_DIR,
+    DRA_DRIVERS,
     ENV_HOST_ROOT,
     ENV_MPS_FOLDER,
     ENV_NODE_STATE_DIR,
@@ -31,7 +32,7 @@ from kgpu.formats.names import (
     ENV_TERMINATION_LOG,
     ENV_WAIT_FOR_VALIDATION,
     HOST_ROOT,
-    IMAGE_REPOSITORY,
+    IMAGE_PATTERN,
     KUBELET_DEVICE_PLUGIN_DIR,
     KUBELET_ROOT,
     NODE_STATE_DIR,
@@ -43,7 +44,7 @@ from kgpu.lab.samples import SampleImage
 
 SAMPLE: Final = SampleImage(
     name="kgpu",
-    pattern=rf"{re.escape(IMAGE_REPOSITORY)}([:@].*)?",
+    pattern=IMAGE_PATTERN,
     entrypoint=(ENTRYPOINT,),
 )
 # The image has kgpu under several names; the first word tells a process here which of them it is.
@@ -53,7 +54,10 @@ TOKENS: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 PLACES: Final = (
     (HOST_ROOT, ENV_HOST_ROOT, ""),
     (KUBELET_DEVICE_PLUGIN_DIR, "KUBELET_SOCKET", "kubelet.sock"),
+    *((f"{KUBELET_ROOT}/plugins/{driver}", "KUBELET_PLUGINS_DIRECTORY_PATH", os.pardir) for driver in DRA_DRIVERS),
+    (f"{KUBELET_ROOT}/plugins_registry", "KUBELET_REGISTRAR_DIRECTORY_PATH", ""),
     (CDI_DIR, "CDI_DIR", ""),
+    (CDI_DIR, "CDI_ROOT", ""),
     (STATE_DIR, "STATE_DIR", ""),
     (NODE_STATE_DIR, ENV_NODE_STATE_DIR, ""),
     ("/run/nvidia", ENV_WAIT_FOR_VALIDATION, "validations"),
@@ -71,6 +75,8 @@ MACHINES_OWN: Final = frozenset({ENV_BOOT_ID, ENV_SIMULATED_REBOOT, ENV_SIMULATE
 ADDRESSES: Final = (("METRICS_BIND_ADDRESS", 8080), ("HEALTH_PROBE_BIND_ADDRESS", 8081))
 # A container that mounts parts of the host's root has this one, which every node has a copy of.
 _PART: Final = "/etc/os-release"
+# Where kgpu writes whether somebody has mounted them or not.
+_WRITTEN: Final = (f"{KUBELET_ROOT}/", f"{STATE_DIR}/")
 _SOURCE: Final = str(Path(__file__).resolve().parents[3])
 _ANY_ADDRESS: Final = re.compile(r"(?P<flag>--[a-z-]+=)?(?P<port>:\d+)")
 
@@ -106,7 +112,13 @@ def command(
     host_paths = {mount.container_path: mount.host_path for mount in mounts}
     if HOST_ROOT + _PART in host_paths:
         host_paths.setdefault(HOST_ROOT, host_paths[HOST_ROOT + _PART].removesuffix(_PART) or "/")
-    variables = {name: str(Path(host_paths[path], part)) for path, name, part in PLACES if path in host_paths}
+    # What is not mounted would be in the container's own file system, and never this machine's.
+    root = kubeconfig.with_name("root")
+    variables = {
+        name: str(Path(host_paths.get(path, f"{root}{path}"), part))
+        for path, name, part in PLACES
+        if path in host_paths or (f"{path}/".startswith(_WRITTEN) and name not in env)
+    }
     if TOKENS in host_paths:
         variables["KUBECONFIG"] = str(kubeconfig)
     variables[ENV_TERMINATION_LOG] = str(kubeconfig.with_name("termination-log"))

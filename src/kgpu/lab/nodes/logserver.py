@@ -1,4 +1,4 @@
-"""The kubelets' HTTPS end for the API server: container logs of every node of this host, on one port.
+"""The kubelets' HTTPS end for the API server: logs of and commands in containers of every node, on one port.
 
 A caller shows a client certificate that the cluster's CA has signed, or the token that lies beside the key. Anything
 else gets 401. HTTP/1.1 as far as the API server and a person with curl need it.
@@ -15,14 +15,15 @@ import logging
 import secrets
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 from kgpu.base.files import write_atomic
 from kgpu.lab.nodes import logs
+from kgpu.lab.nodes.runtime import Running
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class ContainerLog:
 
 @dataclass(frozen=True, slots=True)
 class LogRefusal:
-    """Why there is no log: the HTTP status and the kubelet's words."""
+    """Why there is no log, or no container to run a command in: the HTTP status and the kubelet's words."""
 
     code: int
     text: str
@@ -57,16 +58,19 @@ class LogRefusal:
 
 Finder = Callable[[str, str, str, bool], ContainerLog | LogRefusal]
 """(namespace, pod, container, previous) -> the log, or why there is none."""
+RunningFinder = Callable[[str, str, str], Running | LogRefusal]
+"""(namespace, pod, container) -> the container that runs, or why there is none."""
 
 
 class LogServer:
-    """Serves ``/containerLogs/NAMESPACE/POD/CONTAINER`` on ``address``; port 0 picks one."""
+    """Serves ``/containerLogs/NAMESPACE/POD/CONTAINER`` and ``/exec/...`` on ``address``; port 0 picks one."""
 
-    def __init__(self, folder: Path, address: str, ca: bytes, find: Finder) -> None:
+    def __init__(self, folder: Path, address: str, ca: bytes, find: Finder, find_running: RunningFinder) -> None:
         self._folder = folder
         self._address = address
         self._ca = ca
         self._find = find
+        self._find_running = find_running
         self._token = ""
         self._server: asyncio.Server | None = None
         self._calls: set[asyncio.Task[None]] = set()
@@ -100,8 +104,10 @@ class LogServer:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
                 while await self._one(reader, writer):
                     pass
+        except asyncio.CancelledError:  # it closes; asyncio would take the task's end for a defect
+            pass
         except Exception as error:
-            log.warning("a request for a log failed: %s: %s", type(error).__name__, error)
+            log.warning("a request to a kubelet failed: %s: %s", type(error).__name__, error)
         finally:
             self._calls.discard(call)
             with contextlib.suppress(OSError, ssl.SSLError):
@@ -117,13 +123,15 @@ class LogServer:
             return await _answer(writer, 400, "not an HTTP request")
         if not self._allowed(writer, headers):
             return await _answer(writer, 401, "Unauthorized")
-        if words[0] != "GET":
-            return await _answer(writer, 405, f"method {words[0]} is not served here")
         try:
             url = urlsplit(words[1])
         except ValueError as error:
             return await _answer(writer, 400, f"not a URL: {error}")
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
+        if words[0] in ("GET", "POST") and len(parts) == 4 and parts[0] == "exec":
+            return await self._exec(reader, writer, headers, parse_qs(url.query), parts[1:])
+        if words[0] != "GET":
+            return await _answer(writer, 405, f"method {words[0]} is not served here")
         if url.path == "/healthz":
             return await _answer(writer, 200, "ok")
         if len(parts) != 4 or parts[0] != "containerLogs":
@@ -140,6 +148,24 @@ class LogServer:
         except OSError as error:
             return await _answer(writer, 500, f"the log can't be read: {error.strerror}")
         return await _stream(writer, logs.read(container_log.path, options, container_log.ended))
+
+    async def _exec(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: Mapping[str, str],
+        query: Mapping[str, Sequence[str]], place: Sequence[str],
+    ) -> bool:  # fmt: skip
+        from kgpu.lab.nodes import streaming
+
+        running = self._find_running(*place)
+        if isinstance(running, LogRefusal) and running.code != 500:
+            return await _answer(writer, running.code, running.text)
+        try:
+            # Why a container can't be had is told on the error channel, where the real API server puts it.
+            await streaming.serve(
+                reader, writer, headers, query, running.text if isinstance(running, LogRefusal) else running
+            )
+        except streaming.StreamRefusedError as refused:
+            await _answer(writer, refused.code, str(refused))
+        return False
 
     def _allowed(self, writer: asyncio.StreamWriter, headers: dict[str, str]) -> bool:
         # The handshake has verified a certificate against the cluster's CA, or there was none.

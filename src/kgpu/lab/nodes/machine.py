@@ -34,6 +34,8 @@ from kgpu.lab.nodes.podresources import FOLDER as POD_RESOURCES
 
 HARDWARE: Final = "hw"
 PLUGINS: Final = "dp"  # the kubelet's folder of device plugins
+REGISTRY: Final = "plugins_registry"  # where it finds the sockets of DRA drivers
+CLAIM_DRIVERS: Final = "p"  # these drivers' own folders
 MPS: Final = "m"  # sockets of MPS control daemons, whose names are long, and what lies beside them
 # What says what a machine is: nodes have this one's processor and kernel, and the system that their Nodes tell.
 COPIED: Final = ("proc/cpuinfo", "proc/sys/kernel/osrelease")
@@ -100,6 +102,8 @@ def of_node(folder: Path, sockets: Path, *, gpus: bool, container_driver: bool =
             **({} if container_driver else {DRIVER_INSTALL_DIR: folder / HARDWARE}),
             KUBELET_DEVICE_PLUGIN_DIR: sockets / PLUGINS,
             f"{KUBELET_ROOT}/pod-resources": sockets / POD_RESOURCES,
+            f"{KUBELET_ROOT}/plugins": sockets / CLAIM_DRIVERS,
+            f"{KUBELET_ROOT}/plugins_registry": sockets / REGISTRY,
             CDI_DIR: folder / "cdi",
             CDI_DIR.removeprefix("/var"): folder / "cdi",
             CDI_STATIC_DIR: folder / "cdi-static",

@@ -285,14 +285,24 @@ def hardware(lab: Path) -> tuple[NodeHardware, ...]:
     )
 
 
-def story_node(lab: Path) -> str:
-    """The node that scenarios use: whole GPUs, the more the better; of the same the first; "" when there is none."""
-    full = {machine.node: machine.root for machine in hardware(lab) if not machine.sliced}
-    best = max(full, key=lambda name: (_gpus(full[name]), name == FIRST_NODE), default="")
+def for_stories(machines: Iterable[NodeHardware], vendor: str = "") -> list[NodeHardware]:
+    """Those with whole accelerators of a vendor, "" for any."""
+    from kgpu.hw.simulator.others import vendor_of
+
+    return [one for one in machines if not one.sliced and vendor in ("", vendor_of(one.root))]
+
+
+def story_node(lab: Path, vendor: str = "") -> str:
+    """The node that scenarios use: whole GPUs of a vendor ("" for any), the more the better; of the same the first; ""
+    when there is no node.
+    """
+    full = {machine.node: machine.root for machine in for_stories(hardware(lab), vendor)}
+    best = max(full, key=lambda name: (gpu_count(full[name]), name == FIRST_NODE), default="")
     return best or next(iter(listing(lab)), "")
 
 
-def _gpus(root: Path) -> int:
+def gpu_count(root: Path) -> int:
+    """How many accelerators a simulated driver root has."""
     from kgpu.hw.simulator import operate
 
     return len(operate.snapshot(root)["gpus"])

@@ -28,7 +28,6 @@ from kgpu.lab.nodes.context import NodeContext
 from kgpu.lab.nodes.light_agent import LightAgent
 from kgpu.lab.nodes.objects import Endpoint
 from kgpu.lab.nodes.plugins import DEVICE_PLUGIN, DRA_PLUGIN, DevicePlugins, PluginRegistry
-from kgpu.lab.nodes.plugins import FOLDER as PLUGINS
 from kgpu.lab.nodes.podevents import KubeletEvent, KubeletRecorder
 from kgpu.lab.nodes.podresources import FOLDER as POD_RESOURCES
 from kgpu.lab.nodes.podresources import PodResourcesServer
@@ -79,7 +78,7 @@ class SimNode:
             sockets / POD_RESOURCES, self.devices, self.active_pods, self.claims.shown
         )
         self.plugins = PluginRegistry(
-            sockets / PLUGINS, {DEVICE_PLUGIN: DevicePlugins(self.devices), DRA_PLUGIN: self.drivers}
+            sockets / machine.REGISTRY, {DEVICE_PLUGIN: DevicePlugins(self.devices), DRA_PLUGIN: self.drivers}
         )
         self.drivers.health.changed = self._health_changed
         self.workers: dict[str, PodWorker] = {}

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kgpu.formats.names import LABEL_INSTANCE_TYPE, LABEL_INSTANCE_TYPE_BETA, LABEL_LIGHT, OS_LABEL
+from kgpu.formats.names import LABEL_HOSTNAME, LABEL_INSTANCE_TYPE, LABEL_INSTANCE_TYPE_BETA, LABEL_LIGHT, OS_LABEL
 from kgpu.kube.port import Object
 from kgpu.lab.nodes.machine import os_release
 from kgpu.lab.nodes.spec import NodeSpec
@@ -68,7 +68,7 @@ def labels(spec: NodeSpec) -> dict[str, str]:
         LABEL_INSTANCE_TYPE_BETA: spec.machine.instance,
         "beta.kubernetes.io/os": "linux",
         "kubernetes.io/arch": arch,
-        "kubernetes.io/hostname": spec.name,
+        LABEL_HOSTNAME: spec.name,
         OS_LABEL: "linux",
         LABEL_INSTANCE_TYPE: spec.machine.instance,
         **({LABEL_LIGHT: "true"} if spec.light else {}),

@@ -29,7 +29,6 @@ from kgpu.lab.nodes.podstate import is_extended_name
 
 log = logging.getLogger(__name__)
 
-FOLDER: Final = "plugins_registry"
 DEVICE_PLUGIN: Final = "DevicePlugin"
 DRA_PLUGIN: Final = "DRAPlugin"
 CALL_S: Final = 1.0

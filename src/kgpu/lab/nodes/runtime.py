@@ -24,7 +24,8 @@ from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.formats.cdi import CdiMount
 from kgpu.formats.names import ENV_HW_STATE, ENV_LAB_CONTAINER, ENV_MPS_PIPE_DIRECTORY, HW_STATE_PATH
-from kgpu.lab.nodes import container_processes, relay, shim
+from kgpu.lab.nodes import container_command, container_processes, relay, shim
+from kgpu.lab.nodes.container_command import CommandStreams, ContainerCommand
 from kgpu.lab.nodes.oci import OciConfig
 from kgpu.lab.program_cache import find_built
 from kgpu.lab.samples import SCRIPTS, SampleImage
@@ -71,6 +72,10 @@ class Running(Protocol):
 
     async def execute(self, command: Sequence[str], seconds: float) -> tuple[int, str]:
         """Run a command in it: exit code and output. TimeoutError after ``seconds``."""
+        ...
+
+    async def command(self, words: Sequence[str], streams: CommandStreams) -> ContainerCommand:
+        """Start a command in it for somebody who talks with it. Raises ExecError."""
         ...
 
 
@@ -121,6 +126,7 @@ class StandIn:
     def __init__(self, container: str, started: float, log: Path | None = None, line: str = "") -> None:
         self.id = container
         self.started = started
+        self._line = line
         self._ended = asyncio.Event()
         self._exit: Exit | None = None
         if log is not None and line:
@@ -141,6 +147,11 @@ class StandIn:
         del command, seconds
         return 0, ""
 
+    async def command(self, words: Sequence[str], streams: CommandStreams) -> ContainerCommand:
+        del streams
+        missing = f'exec: "{words[0] if words else ""}": executable file not found in $PATH'
+        raise container_command.exec_error(f"{missing} ({self._line})" if self._line else missing)
+
 
 class ContainerProcess:
     """A container that is a local process with its shim."""
@@ -154,7 +165,8 @@ class ContainerProcess:
 
     async def wait(self) -> Exit:
         await pid_end(self._shim)
-        if exit_of(self._folder) is None:  # somebody killed the shim
+        if exit_of(self._folder) is None or container_processes.had_commands(self._folder):
+            # Somebody killed the shim, or there are processes that it knows nothing of.
             await asyncio.to_thread(container_processes.end, self._folder)
         return exit_of(self._folder) or Exit(code=137, finished=time.time(), signal=9)
 
@@ -177,6 +189,13 @@ class ContainerProcess:
                     process.kill()
                 await process.wait()
         return process.returncode or 0, out.decode(errors="replace")
+
+    async def command(self, words: Sequence[str], streams: CommandStreams) -> ContainerCommand:
+        try:
+            (self._folder / container_processes.EXEC).touch()
+        except OSError as error:  # it has ended, and its folder is gone
+            raise container_command.exec_error("cannot exec in a stopped container") from error
+        return await container_command.start(self._folder / container_processes.CONFIG, self.pid, words, streams)
 
 
 class Runtime:

@@ -1,4 +1,5 @@
-"""Runs one container of a simulated node: ``python -I -S shim.py run CONFIG``, ``... exec CONFIG PID COMMAND...``.
+"""Runs one container of a simulated node: ``python -I -S shim.py run CONFIG``, ``... exec CONFIG PID COMMAND...``,
+``... session CONFIG PID REPORT COMMAND...``.
 
 A program of its own with nothing but the standard library, because one runs beside every container: it makes the
 container's view of the file system (a mount namespace where that is allowed, else folders and links), starts the
@@ -20,6 +21,7 @@ import signal
 import socket
 import struct
 import sys
+import termios
 import time
 from typing import Any
 
@@ -360,8 +362,7 @@ def kill_rest() -> None:
 
 def run(config_path: str) -> int:
     """Start the command, write its output, and when it ends how it ended."""
-    with open(config_path, encoding="utf-8") as file:
-        config = json.load(file)
+    config = read_config(config_path)
     os.chdir("/")
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -442,35 +443,78 @@ def pump(log: ContainerLogWriter, pid: int, streams: dict[int, str]) -> int:
 
 
 def execute(config_path: str, pid: str, command: list[str]) -> int:
-    """Become ``command`` inside the running container of ``pid``."""
-    with open(config_path, encoding="utf-8") as file:
-        config = json.load(file)
+    """Become ``command`` inside the running container of ``pid``; without it, tell why on standard error."""
+    config = read_config(config_path)
     try:
-        root = ""
-        if config["mode"] == "namespaces":
-            root_fd = os.open(f"/proc/{pid}/root", os.O_RDONLY)
-            spaces = (("user", CLONE_NEWUSER), ("net", CLONE_NEWNET), ("mnt", CLONE_NEWNS), ("uts", CLONE_NEWUTS))
-            fds = [
-                (os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY), flag)
-                for name, flag in spaces
-                if os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}")
-            ]
-            for fd, flag in fds:
-                _check(_libc.setns(fd, flag), "setns")
-            os.fchdir(root_fd)
-            os.chroot(".")
-        else:
-            root = config["plain_root"]
-        os.chdir(config["cwd"])
-        program = find_program(command[0], config["env"], root)
-        default_signals()
-        os.execve(program, command, config["env"])  # noqa: S606
+        become(command, config["env"], enter_running(config, pid))
     except OSError as error:
         sys.stderr.write(f"{error}\n")
     return 126
 
 
+def session(config_path: str, pid: str, report: int, command: list[str]) -> int:
+    """The same for ``kubectl exec``: with the terminal that is standard input, if it is one; ends with its parent.
+
+    Why it can't is written to ``report``, which is closed once the command runs.
+    """
+    parent = os.getppid()
+    config = read_config(config_path)
+    environment = config["env"]
+    try:
+        os.set_inheritable(report, False)
+        if os.isatty(0):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            environment = {**environment, "TERM": "xterm"}
+        root = enter_running(config, pid)
+        # After the namespaces: to enter a user namespace ends it.
+        _check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
+        if os.getppid() != parent:
+            return START_ERROR
+        become(command, environment, root)
+    except OSError as error:
+        why = f'exec: "{command[0]}": {os.strerror(error.errno).lower()}' if error.errno else str(error)
+        os.write(report, why.encode(errors="replace")[:4000])
+    return START_ERROR
+
+
+def read_config(path: str) -> dict[str, Any]:
+    """A container's configuration."""
+    with open(path, encoding="utf-8") as file:
+        config: dict[str, Any] = json.load(file)
+    return config
+
+
+def become(command: list[str], environment: dict[str, str], root: str) -> None:
+    """Become the command. Raises OSError."""
+    program = find_program(command[0], environment, root)
+    default_signals()
+    os.execve(program, command, environment)  # noqa: S606
+
+
+def enter_running(config: dict[str, Any], pid: str) -> str:
+    """Be in the running container of ``pid``; where its files are, if that is not ``/``. Raises OSError."""
+    root = ""
+    if config["mode"] == "namespaces":
+        root_fd = os.open(f"/proc/{pid}/root", os.O_RDONLY)
+        spaces = (("user", CLONE_NEWUSER), ("net", CLONE_NEWNET), ("mnt", CLONE_NEWNS), ("uts", CLONE_NEWUTS))
+        fds = [
+            (os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY), flag)
+            for name, flag in spaces
+            if os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}")
+        ]
+        for fd, flag in fds:
+            _check(_libc.setns(fd, flag), "setns")
+        os.fchdir(root_fd)
+        os.chroot(".")
+    else:
+        root = config["plain_root"]
+    os.chdir(config["cwd"])
+    return root
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "run":
         sys.exit(run(sys.argv[2]))
+    if sys.argv[1] == "session":
+        sys.exit(session(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5:]))
     sys.exit(execute(sys.argv[2], sys.argv[3], sys.argv[4:]))

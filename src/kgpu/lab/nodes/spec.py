@@ -69,6 +69,7 @@ MACHINES: Final = {
     "mi250x": MachineSize(128, 512, "mi250x-server"),
     "mi300x": MachineSize(384, 2304, "mi300x-server"),
     "mi325x": MachineSize(256, 3072, "mi325x-server"),
+    "rx7900xtx": MachineSize(24, 64, "desktop"),
     "t4": MachineSize(48, 192, "g4dn.12xlarge"),
     "w7900": MachineSize(64, 256, "w7900-workstation"),
 }

@@ -25,6 +25,7 @@ from kgpu.lab.nodes.oci import CdiError, OciConfig, allocate, cdi_names, inject
 from kgpu.lab.nodes.podstate import PodContainer, PodState
 from kgpu.lab.nodes.runtime import ContainerNetwork, Running, Runtime, StandIn, Start, StartError
 
+LIGHT_LINE: Final = "this node is light: nothing runs in its pods; a node made without --light runs samples"
 CONFIG_ERROR: Final = "CreateContainerConfigError"
 CREATE_ERROR: Final = "CreateContainerError"
 START_ERROR: Final = "StartError"
@@ -127,7 +128,7 @@ async def start(node: NodeContext, state: PodState, container: PodContainer, cla
     if sample is None or not node.runtime.runs(sample, args):
         if sample is None or not node.light:
             log.parent.mkdir(parents=True, exist_ok=True)
-        return StandIn(container_id, node.now(), None if node.light else log, _stands_in(container.image, sample))
+        return StandIn(container_id, node.now(), None if node.light else log, stands_in(node, container.image))
     answers = tuple(node.devices.answers(state.uid, container.name).values())
     config = allocate(OciConfig(env=env), answers)
     wanted = [*cdi_names(answers, CDI_ANNOTATION_PREFIX), *claims]
@@ -225,8 +226,11 @@ def is_process(runtime: Runtime, container: Object) -> bool:
     return runtime.runs(sample, environment.command(container, sample.entrypoint, sample.command, {}))
 
 
-def _stands_in(image: str, sample: samples.SampleImage | None) -> str:
+def stands_in(node: NodeContext, image: str) -> str:
     """What its log says of a container that only pretends; "" for an image that really runs nothing."""
+    if node.light:
+        return LIGHT_LINE
+    sample = find_sample(image)
     if sample is not None and sample.pause:
         return ""
     why = "it would need programs or a network that are not there" if sample else "the lab does not know this image"

@@ -85,6 +85,10 @@ class PodWorker:
         """The API server has it no more."""
         return self._gone
 
+    def running(self, container: str) -> Running | None:
+        """The container of that name, while it runs."""
+        return self._running.get(container)
+
     # --- life ---
 
     async def run(self) -> None:
@@ -506,7 +510,7 @@ class PodWorker:
             if isinstance(adopted, Exit):
                 self._ended(container, adopted)
             else:
-                self._began(container, adopted or StandIn(container.id, container.started))
+                self._began(container, adopted or self._stand_in(container))
                 if not probes.parse(container.spec, "Startup"):
                     container.ready = container.ready or bool(row.get("ready"))
         if node.is_former(container.id):  # a kubelet that starts remembers no back-off
@@ -528,6 +532,9 @@ class PodWorker:
             # Its files are gone with what knew how it ended.
             return Exit(code=137, finished=node.now(), signal=9)
         return adopted
+
+    def _stand_in(self, container: PodContainer) -> StandIn:
+        return StandIn(container.id, container.started, line=starter.stands_in(self.node, container.image))
 
     def _clean_up(self) -> None:
         state, node = self.state, self.node

@@ -36,9 +36,9 @@ def create_hardware(spec: LabSpec, paths: LabPaths) -> None:
 
 def check_hardware(spec: LabSpec) -> None:
     """Raises ConfigError when no such hardware can be simulated; makes nothing."""
-    from kgpu.hw.simulator import profiles
+    from kgpu.hw.simulator import machines
 
-    profiles.load(spec.profile, gpus=spec.gpus)
+    machines.load(spec.profile, gpus=spec.gpus)
 
 
 def write_files(spec: LabSpec, paths: LabPaths, network: LabNetwork, bin_dir: Path) -> None:
@@ -71,8 +71,9 @@ def snapshotter(folder: Path) -> str:
 
 def import_images(lab: RealLab) -> None:
     """Make the image archives and load them into the node's containerd."""
-    sample = lab.hw_root / "usr/share/kgpu/vectoradd"
-    archives = images.write_archives(lab.paths.images, sample if sample.exists() else None)
+    programs = (lab.hw_root / "usr/share/kgpu").glob("*")
+    samples = {f"artifact:{program.name}": program.read_bytes() for program in programs if program.is_file()}
+    archives = images.write_archives(lab.paths.images, samples)
     ctr = Path(lab.state.bin_dir, "ctr")
     lab._wait(lambda: _containerd_answers(lab, ctr), _SOCKET_S, "containerd to answer", "containerd")
     for archive in archives:
@@ -105,7 +106,11 @@ def apply_objects(lab: RealLab) -> None:
 
 
 def write_cdi_spec(lab: RealLab) -> None:
-    """The node's CDI spec of its simulated GPUs, under the usual vendor and class."""
+    """The spec of the node's simulated GPUs under NVIDIA's vendor and class; other vendors' nodes have none."""
+    from kgpu.hw.simulator.others import simulation_of
+
+    if simulation_of(lab.hw_root) is not None:
+        return
     out = node_dir(lab.paths, CDI_STATIC_DIR) / "nvidia.yaml"
     command = [sys.executable, "-m", "kgpu", "cdi", "generate", "--driver-root", str(lab.hw_root), "--output", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=namespaces.child_env())

@@ -283,11 +283,14 @@ class RealLab:
             )
         return node
 
-    def backend(self, name: str = REAL) -> LocalBackend:
-        """The lab as a place to play scenarios on."""
+    def backend(self, name: str = REAL, *, vendor: str = "") -> LocalBackend:
+        """The lab as a place to play scenarios on: on its first node, unless that is of another vendor."""
+        fitting = manage.for_stories(self.hardware(), vendor)
+        chosen = fitting[0] if fitting else NodeHardware(NODE_NAME, self.hw_root)
         return LocalBackend(
-            name or REAL, kubeconfig=self.kubeconfig, kubectl=self.kubectl_program, hw_root=self.hw_root, node=NODE_NAME
-        )
+            name or REAL, kubeconfig=self.kubeconfig, kubectl=self.kubectl_program, hw_root=chosen.root,
+            node=chosen.node,
+        )  # fmt: skip
 
     def in_node(self, command: Sequence[str]) -> list[str]:
         """The command line that runs ``command`` in the node's namespaces."""

@@ -28,7 +28,7 @@ from kgpu.lab import samples
 from kgpu.lab.real.configs import PAUSE_IMAGE
 
 PAUSE_SOURCE: Final = Path(__file__).parent / "pause.c"
-BUSYBOX_IMAGES: Final = ("kgpu.dev/busybox:1", "docker.io/library/busybox:latest")
+BUSYBOX_IMAGES: Final = ("kgpu.dev/busybox:1", "docker.io/library/busybox:latest", "docker.io/library/busybox:1")
 CUDA_BASE_IMAGES: Final = (
     "kgpu.dev/cuda:base",
     "docker.io/nvidia/cuda:12.5.0-base-ubuntu22.04",
@@ -48,6 +48,7 @@ SAMPLE_IMAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "nvcr.io/nvidia/k8s/cuda-sample:nbody-cuda11.6.0-ubuntu18.04",
     ),
     "pytorch": ("nvcr.io/nvidia/pytorch:24.01-py3",),
+    "notebook": ("quay.io/jupyter/pytorch-notebook:cuda12-latest",),
     "tritonserver": ("nvcr.io/nvidia/tritonserver:24.01-py3",),
     "shell": ("docker.io/library/ubuntu:22.04", "docker.io/library/ubuntu:24.04"),
 }
@@ -233,9 +234,9 @@ def busybox_image(busybox: bytes, applets: Sequence[str]) -> LabImage:
 
 
 def cuda_images(
-    busybox: bytes, applets: Sequence[str], libraries: Mapping[str, bytes], vectoradd: bytes | None
+    busybox: bytes, applets: Sequence[str], libraries: Mapping[str, bytes], programs: Mapping[str, bytes]
 ) -> list[LabImage]:
-    """The CUDA base image and, when the sample program is given, the vector addition sample.
+    """The CUDA base image and, when their programs are given, the samples.
 
     ``libraries`` maps absolute paths in the image to contents: the loader and the C library.
     """
@@ -246,17 +247,17 @@ def cuda_images(
     ]
     base = [*base_files(busybox, applets), *folders(extra), *extra]
     images = [LabImage(names=CUDA_BASE_IMAGES, files=tuple(base), command=("sh",), env=_CUDA_ENV)]
-    if vectoradd is not None:
-        images += _sample_images(base, vectoradd)
+    if programs:
+        images += _sample_images(base, programs)
     return images
 
 
-def _sample_images(base: Sequence[LayerEntry], vectoradd: bytes) -> list[LabImage]:
+def _sample_images(base: Sequence[LayerEntry], programs: Mapping[str, bytes]) -> list[LabImage]:
     """The samples, all with the same files, so that they share a layer."""
     wanted = [samples.by_name(name) for name in SAMPLE_IMAGES]
     contents = {path: source for sample in wanted for path, source in sample.files.items()}
     added = [
-        LayerEntry(path=path.strip("/"), data=vectoradd if source == "artifact:vectoradd" else samples.script(source))
+        LayerEntry(path=path.strip("/"), data=programs.get(source) or samples.script(source))
         for path, source in sorted(contents.items())
     ]
     known = {file.path.strip("/") for file in base}
@@ -351,11 +352,10 @@ def architecture() -> str:
     return _ARCH.get(platform.machine(), platform.machine())
 
 
-def write_archives(folder: Path, vectoradd: Path | None) -> list[Path]:
+def write_archives(folder: Path, programs: Mapping[str, bytes]) -> list[Path]:
     """Build every image of the lab into ``folder`` as ``NAME.tar``; the archives, the pause image first."""
     busybox, applets = host_busybox()
-    sample = vectoradd.read_bytes() if vectoradd is not None else None
-    base, *others = cuda_images(busybox, applets, host_libraries(), sample)
+    base, *others = cuda_images(busybox, applets, host_libraries(), programs)
     groups = [[pause_image(compile_pause(folder))], [busybox_image(busybox, applets)], [base], others]
     archives = []
     for group in filter(None, groups):

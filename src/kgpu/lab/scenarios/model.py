@@ -4,6 +4,7 @@
 
     name: first-gpu-pod
     title: A pod gets two GPUs
+    vendor: nvidia          # whose accelerators its node has to have; any by default
     story: ...
     steps:
       - title: what happens, for the reader
@@ -36,6 +37,7 @@ import yaml
 from kgpu.base.errors import LabError
 from kgpu.base.suggest import did_you_mean
 from kgpu.base.typed import convert
+from kgpu.hw.vendor import vendors
 
 ACTIONS: Final = ("apply", "delete", "wait", "run", "sh")
 PROGRAMS: Final = ("kubectl", "kgpu")
@@ -92,6 +94,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     name: str
     title: str
     steps: tuple[ScenarioStep, ...]
+    vendor: str = ""
     story: str = ""
     cleanup: tuple[ScenarioStep, ...] = ()
 
@@ -156,6 +159,12 @@ def _check(scenario: Scenario, source: str) -> None:
         raise LabError(
             f'{source}: "{scenario.name}" can\'t be a name', "lower-case letters, digits, dashes", "rename it"
         )
+    if scenario.vendor and scenario.vendor not in vendors():
+        hint = did_you_mean(scenario.vendor, vendors())
+        raise LabError(
+            f'{source}: vendor "{scenario.vendor}"{"; " if hint else ""}{hint}', f"one of {', '.join(vendors())}",
+            "correct it, or leave it out for any",
+        )  # fmt: skip
     if not scenario.steps:
         raise LabError(f"{source}: it has no steps", "at least one step", "tell what is done, and what must come of it")
     for number, step in enumerate((*scenario.steps, *scenario.cleanup), start=1):

@@ -10,8 +10,9 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 
@@ -20,42 +21,33 @@ from kgpu.base.errors import HostError, UserError
 from kgpu.base.threads import beside
 from kgpu.formats.mig_request import MigLayout
 from kgpu.formats.node_order import ChangeResult
-from kgpu.hw.partitioning import Partitioner
-from kgpu.mig.apply import Applying, GpuOutcome
-from kgpu.mig.checkpoint import plan_restore, saved_gpus
-from kgpu.mig.manager.layouts import needs_reset, plan_layouts
+from kgpu.mig.manager.kind import LayoutKind, LayoutOutcome, LayoutPlan
 from kgpu.mig.manager.memory import ChangeRecord, MemoryFile
-from kgpu.mig.model import MigAction
-from kgpu.mig.node_plan import PlannedGpu
-from kgpu.mig.survey import SurveyedGpu, survey
 from kgpu.mig.wanted import LayoutError
 
 log = logging.getLogger(__name__)
 
 LOCK_SECONDS: Final = 60.0
-"""How long another program's change of slices is waited for."""
+"""How long another program's change of GPUs is waited for."""
 _LOCK_PAUSE: Final = 0.5
-_TAKING: Final = frozenset({MigAction.DESTROY_COMPUTE, MigAction.DESTROY_INSTANCE, MigAction.MODE, MigAction.RESET})
-"""Steps by which whoever uses the GPU loses something."""
 
 
 @dataclass(slots=True, kw_only=True)
 class NodeCutter:
-    """Cuts this node's GPUs. ``open_driver()`` raises HwError where there is no driver; ``alone(what)`` keeps other
-    programs from cutting meanwhile, and raises HostError if one does. In ``services()`` no service of the host uses a
-    GPU that is to be reset.
+    """Parts this node's GPUs in the way of its ``kind``. ``alone(what)`` keeps other programs from doing so meanwhile,
+    and raises HostError if one does. In ``services()`` no service of the host uses GPUs.
     """
 
-    open_driver: Callable[[], Partitioner]
+    kind: LayoutKind
     memory: MemoryFile
     alone: Callable[[str], AbstractContextManager[None]] = field(default=lambda _what: contextlib.nullcontext())
     services: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
     clock: Clock = field(default_factory=SystemClock)
 
-    async def survey(self) -> tuple[SurveyedGpu, ...]:
+    async def survey(self) -> Sequence[Any]:
         """The node's GPUs. Raises HwError."""
         async with self._driver() as driver:
-            return await _surveyed(driver)
+            return await self.kind.survey(driver)
 
     async def obey(self, act: str, layouts: tuple[MigLayout, ...], *, alone: bool = False) -> ChangeResult:
         """Make the change ``act``, or go on with it, or say again what has come of it."""
@@ -79,7 +71,7 @@ class NodeCutter:
         known = self.memory.now.change
         if known is None or known.result is not None:
             return
-        log.warning("the change of slices %s was broken off; finishing it", known.act)
+        log.warning("the change of GPUs %s was broken off; finishing it", known.act)
         async with self._locked(f"change {known.act}"), self._driver() as driver:
             await self._finish(driver, known, holders)
 
@@ -91,48 +83,44 @@ class NodeCutter:
 
     # --- a change ---
 
-    async def _begin(
-        self, driver: Partitioner, act: str, layouts: tuple[MigLayout, ...], *, alone: bool
-    ) -> ChangeRecord:
-        gpus = await _surveyed(driver)
-        planned = plan_layouts(gpus, layouts)
-        former = saved_gpus([one.found for one in planned])
-        known = ChangeRecord(act=act, layouts=layouts, former=former, alone=alone)
+    async def _begin(self, driver: Any, act: str, layouts: tuple[MigLayout, ...], *, alone: bool) -> ChangeRecord:
+        gpus = await self.kind.survey(driver)
+        known = ChangeRecord(act=act, layouts=layouts, alone=alone)
+        known = self.kind.begun(known, gpus, self.kind.plans(gpus, layouts))
         await beside(self.memory.note, known)
         return known
 
-    async def _carried(self, driver: Partitioner, known: ChangeRecord) -> ChangeResult:
+    async def _carried(self, driver: Any, known: ChangeRecord) -> ChangeResult:
         """Raises nothing of the driver's: what it says is in the result."""
         try:
-            outcomes = await self._applied(driver, plan_layouts(await _surveyed(driver), known.layouts))
+            outcomes = await self._applied(driver, self.kind.plans(await self.kind.survey(driver), known.layouts))
         except UserError as problem:
             words = [problem.one_line()]
         else:
-            words = [_words(one) for one in outcomes if one.failure is not None]
+            words = list(dict.fromkeys(one.failure.one_line() for one in outcomes))
         if not words:
             return await self._end(known.act, ChangeResult(done=True))
         loss = await self._given_back(driver, known)
         kept = "; GPUs that could not be cut have their former layout" if loss is None else f"; {loss.one_line()}"
         return await self._end(known.act, ChangeResult(done=False, text="; ".join(words) + kept, lost=loss is not None))
 
-    async def _given_back(self, driver: Partitioner, known: ChangeRecord) -> UserError | None:
+    async def _given_back(self, driver: Any, known: ChangeRecord) -> UserError | None:
         """Give the former layout to GPUs that are not as wanted. Returns why one has neither."""
         try:
-            gpus = await _surveyed(driver)
-            wrong = {one.found.uuid for one in _planned(gpus, known.layouts) if one.steps}
-            planned = plan_restore(gpus, [one for one in known.former if one.uuid in wrong])
-            outcomes = await self._applied(driver, planned)
+            gpus = await self.kind.survey(driver)
+            wrong = frozenset(one.gpu for one in self._planned(gpus, known.layouts) if one.changes)
+            outcomes = await self._applied(driver, self.kind.back(gpus, known, wrong))
         except UserError as problem:
             return problem
-        return next((one.loss or one.failure for one in outcomes if one.failure is not None), None)
+        return next((one.loss or one.failure for one in outcomes), None)
 
-    async def _finish(self, driver: Partitioner, known: ChangeRecord, holders: Mapping[str, Sequence[str]]) -> None:
+    async def _finish(self, driver: Any, known: ChangeRecord, holders: Mapping[str, Sequence[str]]) -> None:
         """Raises UserError where the GPUs are neither as wanted nor as before."""
-        gpus = await _surveyed(driver)
-        if not known.former:
+        gpus = await self.kind.survey(driver)
+        if not (known.former or known.former_modes):
             await beside(self.memory.note, None)
             return
-        ways, problem = _ways(gpus, known)
+        ways, problem = self._ways(gpus, known)
         for way in ways:
             try:
                 _check_free(way, holders)
@@ -140,11 +128,10 @@ class NodeCutter:
             except UserError as error:
                 problem = error
                 continue
-            failed = next((one for one in outcomes if one.failure is not None), None)
-            if failed is None:
+            if not outcomes:
                 await beside(self.memory.note, None)
                 return
-            problem = failed.failure
+            problem = outcomes[0].failure
         assert problem is not None, "a way that is none has one"
         raise problem
 
@@ -156,23 +143,41 @@ class NodeCutter:
             except HostError as error:  # the next process makes sure of it again
                 log.warning("%s", error.one_line())
         if not result.done:
-            log.warning("the change of slices %s: %s", act, result.text)
+            log.warning("the change of GPUs %s: %s", act, result.text)
         return result
 
     # --- the driver ---
 
-    async def _applied(self, driver: Partitioner, planned: Sequence[PlannedGpu]) -> tuple[GpuOutcome, ...]:
-        if not needs_reset(planned):
-            return await Applying(driver=driver).node(planned)
+    async def _applied(self, driver: Any, plans: Sequence[LayoutPlan]) -> tuple[LayoutOutcome, ...]:
+        if not any(one.stops for one in plans):
+            return await self.kind.apply(driver, plans)
         async with self.services():
-            # What these had open counted as use.
-            found = {one.uuid: one for one in await _surveyed(driver)}
-            again = [replace(one, found=found.get(one.found.uuid, one.found)) for one in planned]
-            return await Applying(driver=driver).node(again)
+            return await self.kind.apply(driver, plans)
+
+    def _planned(self, gpus: Sequence[Any], layouts: Iterable[MigLayout]) -> tuple[LayoutPlan, ...]:
+        """Plans for those of the layouts that can be planned for."""
+        found: list[LayoutPlan] = []
+        for layout in layouts:
+            with contextlib.suppress(UserError):
+                found += self.kind.plans(gpus, [layout])
+        return tuple(found)
+
+    def _ways(
+        self, gpus: Sequence[Any], known: ChangeRecord
+    ) -> tuple[list[tuple[LayoutPlan, ...]], UserError | None]:  # fmt: skip
+        """The plans that end a change which was broken off, the one to prefer first, and why there is not another."""
+        ways: list[tuple[LayoutPlan, ...]] = []
+        problem: UserError | None = None
+        for way in (partial(self.kind.plans, gpus, known.layouts), partial(self.kind.back, gpus, known)):
+            try:
+                ways.append(way())
+            except UserError as error:
+                problem = error
+        return sorted(ways, key=lambda plans: any(one.release for one in plans)), problem
 
     @contextlib.asynccontextmanager
-    async def _driver(self) -> AsyncIterator[Partitioner]:
-        driver = self.open_driver()
+    async def _driver(self) -> AsyncIterator[Any]:
+        driver = self.kind.open()
         try:
             yield driver
         finally:
@@ -193,47 +198,12 @@ class NodeCutter:
             yield
 
 
-async def _surveyed(driver: Partitioner) -> tuple[SurveyedGpu, ...]:
-    return tuple(survey(gpu) for gpu in await driver.gpus())
-
-
-def _planned(gpus: Sequence[SurveyedGpu], layouts: Iterable[MigLayout]) -> tuple[PlannedGpu, ...]:
-    """Plans for those of the layouts that can be planned for."""
-    found: list[PlannedGpu] = []
-    for layout in layouts:
-        with contextlib.suppress(UserError):
-            found += plan_layouts(gpus, [layout])
-    return tuple(found)
-
-
-def _ways(
-    gpus: Sequence[SurveyedGpu], known: ChangeRecord
-) -> tuple[list[tuple[PlannedGpu, ...]], UserError | None]:  # fmt: skip
-    """The plans that end a change which was broken off, the one to prefer first, and why there is not another."""
-    ways: list[tuple[PlannedGpu, ...]] = []
-    problem: UserError | None = None
-    try:
-        ways.append(plan_layouts(gpus, known.layouts))
-    except UserError as error:
-        problem = error
-    try:
-        ways.append(plan_restore(gpus, known.former))
-    except UserError as error:
-        problem = error
-    return sorted(ways, key=needs_reset), problem
-
-
-def _check_free(planned: Sequence[PlannedGpu], holders: Mapping[str, Sequence[str]]) -> None:
-    for one in planned:
-        users = holders.get(one.found.uuid, ())
-        if users and any(step.action in _TAKING for step in one.steps):
+def _check_free(plans: Sequence[LayoutPlan], holders: Mapping[str, Sequence[str]]) -> None:
+    for one in plans:
+        users = holders.get(one.gpu, ())
+        if users and one.changes and one.takes:
             raise LayoutError(
-                f"{one.found.name} is neither as it is to be nor as it was, since a change of it was broken off, and "
+                f"{one.name} is neither as it is to be nor as it was, since a change of it was broken off, and "
                 f"can't be changed while it is in use by {', '.join(users[:8])}",
                 "a GPU that nobody uses", "end these, and it is finished by itself",
             )  # fmt: skip
-
-
-def _words(outcome: GpuOutcome) -> str:
-    assert outcome.failure is not None, "asked of failures alone"
-    return outcome.failure.one_line()

@@ -1,4 +1,4 @@
-"""The host's services that use GPUs, such as DCGM's: stopped while a GPU is reset for its MIG mode, and started again.
+"""The host's services that use GPUs, such as DCGM's: stopped while GPUs are parted otherwise, and started again.
 
 Only those that run are stopped, and which is written down before, so that they are started again whoever is killed
 meanwhile. Their names come from the replaced program's file ``clients.yaml``.
@@ -62,11 +62,11 @@ def host_call(root: Path) -> Callable[[Sequence[str]], CommandResult]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientServices:
-    """``clients`` is the file with their names, ``record`` the one with those that were stopped. ``call`` runs a
-    program of the host.
+    """``clients()`` are their names, ``record`` is the file with those that were stopped. ``call`` runs a program of
+    the host.
     """
 
-    clients: str
+    clients: Callable[[], Sequence[str]]
     record: Path
     call: Callable[[Sequence[str]], CommandResult]
 
@@ -85,7 +85,7 @@ class ClientServices:
         await beside(self._start)
 
     def _stop(self) -> None:
-        names = read_clients(self.clients)
+        names = [name for name in self.clients() if name != KUBELET]
         running = [name for name in names if self.call([SYSTEMCTL, "is-active", "--quiet", name]).code == 0]
         if not running:
             return

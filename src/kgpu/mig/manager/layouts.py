@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from kgpu.formats.mig_config import MigEntry
 from kgpu.formats.mig_profile import parse_mig_profile
 from kgpu.formats.mig_request import MigLayout, MigRequest, encode, request
+from kgpu.mig.manager.kind import LayoutPlan
 from kgpu.mig.manager.model import MigWish
-from kgpu.mig.model import MigAction, WantedGpu
+from kgpu.mig.model import WantedGpu
 from kgpu.mig.node_plan import PlannedGpu, plan_node
 from kgpu.mig.survey import SurveyedGpu
 from kgpu.mig.wanted import LayoutError
@@ -44,28 +45,23 @@ def plan_layouts(gpus: Sequence[SurveyedGpu], layouts: Iterable[MigLayout]) -> t
     return tuple(plans)
 
 
-def needs_reset(planned: Iterable[PlannedGpu]) -> bool:
-    """Whether one of the GPUs has to be reset."""
-    return any(step.action is MigAction.RESET for one in planned for step in one.steps)
-
-
-def key_of(wish: MigWish, planned: Sequence[PlannedGpu]) -> str:
+def key_of(wish: MigWish, plans: Sequence[LayoutPlan]) -> str:
     """The id of the wish: another one whenever it is made anew, and the same while GPUs become as they are to be."""
-    layouts = tuple(layout_of(one.found.uuid, one.wanted) for one in planned)
+    layouts = tuple(one.layout for one in plans)
     text = encode(
         MigRequest(version=0, id=f"{wish.stamp} {wish.boot} {wish.losses}", config=wish.value, layouts=layouts)
     )
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def request_of(key: str, wish: MigWish, planned: Sequence[PlannedGpu]) -> MigRequest:
+def request_of(key: str, wish: MigWish, plans: Sequence[LayoutPlan]) -> MigRequest:
     """What is asked of the operator: the GPUs that have to change. Raises LayoutError for more than can be asked."""
-    changing = [one for one in planned if one.steps]
-    layouts = tuple(layout_of(one.found.uuid, one.wanted) for one in changing)
+    changing = [one for one in plans if one.changes]
+    layouts = tuple(one.layout for one in changing)
     try:
-        return request(key=key, config=wish.value, layouts=layouts, release=needs_reset(changing))
+        return request(key=key, config=wish.value, layouts=layouts, release=any(one.release for one in changing))
     except ValueError as error:
         raise LayoutError(
             f"a change of {len(layouts)} GPUs at once can't be asked for", "16 GPUs at most",
-            "use a config that is about fewer of them, by devices or device-filter",
+            f"use a {wish.noun} that is about fewer of them",
         ) from error  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the MIG manager has to know after it was killed, in one file.
+"""What the manager has to know after it was killed, in one file.
 
 When the label was set, which wish was fulfilled, and the change that is under way with the layouts that its GPUs had:
 that is written before the first step. What was noted in an earlier boot of the machine says nothing about its GPUs.
@@ -22,17 +22,21 @@ from kgpu.formats.node_order import ChangeResult
 log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "mig-manager.json"
+MODES_FILE_NAME: Final = "config-manager.json"
+"""The same of GPUs that are parted by modes."""
 _MOST: Final = 1 << 20
 
 
 class ChangeRecord(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A change by ``act``: how its GPUs are to be, how they were, and what has come of it, None while it is under way.
-    ``alone``: no operator has ordered it.
+    ``former`` are GPUs with slices, ``former_modes`` those that are parted by modes. ``alone``: no operator has ordered
+    it.
     """
 
     act: str
     layouts: tuple[MigLayout, ...]
-    former: tuple[SavedGpu, ...]
+    former: tuple[SavedGpu, ...] = ()
+    former_modes: tuple[MigLayout, ...] = ()
     alone: bool = False
     result: ChangeResult | None = None
 
@@ -69,7 +73,7 @@ class MemoryFile:
         except OSError as error:
             raise HostError(
                 f"{self._path} can't be written: {error.strerror}",
-                "a record of a change of slices before it begins",
+                "a record of a change of GPUs before it begins",
                 "make room on its disk, or choose another --state-dir",
             ) from error
         self._saved = self.now
@@ -106,7 +110,7 @@ class MemoryFile:
         except FileNotFoundError:
             return fresh
         except (OSError, ValueError, RecursionError) as error:
-            log.warning("%s can't be read, so that no earlier change of slices is known: %s", self._path, error)
+            log.warning("%s can't be read, so that no earlier change of GPUs is known: %s", self._path, error)
             return fresh
         if found.boot != self._boot:
             again = found.again or bool(found.settled)

@@ -9,14 +9,14 @@ from typing import Final
 from kgpu.base.errors import UserError
 from kgpu.formats.mig_request import MigLabelState, MigProgress, MigReport, MigRequest
 from kgpu.formats.node_order import NodeOrder
-from kgpu.mig.node_plan import PlannedGpu
+from kgpu.mig.manager.kind import LayoutLabel, LayoutPlan
 
 ADOPTED: Final = "MigAdopted"
 APPLIED: Final = "MigApplied"
 
 
 class MigReason(enum.StrEnum):
-    """Why a state is what it is: the words of reports and Events."""
+    """Why a state is what it is: the words of reports and Events, of MIG's label as they stand here."""
 
     APPLIED = APPLIED
     ADOPTED = ADOPTED
@@ -35,6 +35,10 @@ class MigReason(enum.StrEnum):
     OPERATION = "MigOperationFailed"
     FAILED = "MigChangeFailed"
     BROKEN = "MigLayoutBroken"
+
+    def word(self, label: LayoutLabel) -> str:
+        """The word for this label."""
+        return label.reasons + self.removeprefix("Mig")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +71,14 @@ class MigLabelledNode:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigWish:
     """What is wanted, told apart from the same wanted at another time: ``stamp`` is of when the label was set,
-    ``losses`` how often what was made has been lost since.
+    ``losses`` how often what was made has been lost since. ``noun`` is what the label names.
     """
 
     value: str
     stamp: str
     boot: str
     losses: int = 0
+    noun: str = "config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +87,8 @@ class MigDecision:
 
     ``message`` is for people, one line. ``request`` is what the operator is to do, ``apply`` what this process does by
     itself. ``problem`` is what is wrong, None where nothing is. ``key`` is the wish's. ``settled``: the wish is
-    fulfilled. ``lost``: it was, and a reboot of the driver has taken the slices since. ``again``: it may be otherwise
-    in a while without any news.
+    fulfilled. ``lost``: it was, and a reboot of the driver has taken the slices since. ``pods`` (namespace/name) hold
+    parts that are gone. ``again``: it may be otherwise in a while without any news.
     """
 
     state: MigLabelState
@@ -91,8 +96,9 @@ class MigDecision:
     message: str = ""
     key: str = ""
     request: MigRequest | None = None
-    apply: tuple[PlannedGpu, ...] = ()
+    apply: tuple[LayoutPlan, ...] = ()
     problem: UserError | None = None
     settled: bool = False
     lost: bool = False
+    pods: tuple[str, ...] = ()
     again: bool = False

@@ -11,6 +11,7 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.formats import names
 from kgpu.formats.mig_request import MigReport, MigRequest, encode
 from kgpu.kube.port import CONFIG_MAPS, NODES, KubeApi, KubeRefusedError, Object
+from kgpu.mig.manager.kind import LayoutLabel
 from kgpu.mig.manager.model import MigLabelledNode
 
 log = logging.getLogger(__name__)
@@ -29,9 +30,9 @@ class NodeWords:
     report: MigReport | None = None
     request: MigRequest | None = None
 
-    def stand_on(self, view: MigLabelledNode) -> bool:
+    def stand_on(self, view: MigLabelledNode, label: LayoutLabel) -> bool:
         """Whether the Node says so already."""
-        state = str(self.report.state) if self.report is not None else ""
+        state = label.state_value(self.report.state) if self.report is not None else ""
         return (view.state, view.report, view.request) == (state, self.report, self.request)
 
 
@@ -41,6 +42,7 @@ class NodeWriter:
 
     api: Callable[[], KubeApi]
     node: str
+    label: LayoutLabel
     clock: Clock = field(default_factory=SystemClock)
     _written: NodeWords | None = None
     _at: float = 0.0
@@ -48,7 +50,7 @@ class NodeWriter:
 
     def due(self, view: MigLabelledNode, words: NodeWords) -> float | None:
         """Seconds until the Node is to be written, None where it says so already."""
-        if not view.uid or words.stand_on(view):
+        if not view.uid or words.stand_on(view, self.label):
             return None
         if words != self._written:
             return 0.0
@@ -59,16 +61,17 @@ class NodeWriter:
         again = words == self._written
         self._settle = min(self._settle * 2, LONGEST_SETTLE) if again else SETTLE
         metadata: Object = {"name": self.node, "uid": view.uid}
-        keys = (names.MIG_REPORT_ANNOTATION, names.MIG_REQUEST_ANNOTATION)
+        keys = (self.label.report, self.label.request)
         if words.report is None:  # also what another program has left
             nothing: Object = {
-                "uid": view.uid, "labels": {names.MIG_CONFIG_STATE_LABEL: None}, "annotations": dict.fromkeys(keys),
+                "uid": view.uid, "labels": {self.label.state: None}, "annotations": dict.fromkeys(keys),
             }  # fmt: skip
             made = await self.api().patch(NODES, self.node, {"metadata": nothing})
         else:
             told = {keys[0]: encode(words.report), **({keys[1]: encode(words.request)} if words.request else {})}
-            metadata |= {"labels": {names.MIG_CONFIG_STATE_LABEL: str(words.report.state)}, "annotations": told}
-            made = await self.api().apply(NODES, {"metadata": metadata}, manager=names.MIG_FIELD_MANAGER)
+            state = self.label.state_value(words.report.state)
+            metadata |= {"labels": {self.label.state: state}, "annotations": told}
+            made = await self.api().apply(NODES, {"metadata": metadata}, manager=self.label.manager)
         self._written, self._at = words, self.clock.monotonic()
         return made
 
@@ -108,6 +111,6 @@ class ConfigMapWriter:
         self._written = text
 
 
-async def withdraw(api: KubeApi, node: str) -> None:
-    """Remove all that was written on the Node. Raises KubeError."""
-    await api.apply(NODES, {"metadata": {"name": node}}, manager=names.MIG_FIELD_MANAGER)
+async def withdraw(api: KubeApi, node: str, manager: str = names.MIG_FIELD_MANAGER) -> None:
+    """Remove all that was written on the Node by this field manager. Raises KubeError."""
+    await api.apply(NODES, {"metadata": {"name": node}}, manager=manager)

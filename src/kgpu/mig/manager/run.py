@@ -12,7 +12,8 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Protocol
 
 from kgpu.base.advice import Advice, AdviceSink, Severity
@@ -24,23 +25,24 @@ from kgpu.base.waits import first_of
 from kgpu.formats import names
 from kgpu.formats.mig_request import MigLabelState, report
 from kgpu.formats.node_order import ChangeResult, NodeOrder
+from kgpu.formats.partition_mode import by_modes
 from kgpu.hw.open import NoHardwareError
 from kgpu.kube.informer import Informer, Scope
 from kgpu.kube.port import NODES, Change, KubeApi, Object, Selector
-from kgpu.mig.manager.configs import ConfigLookup, ConfigSource
+from kgpu.mig.manager.configs import ConfigSource
 from kgpu.mig.manager.cutting import NodeCutter
+from kgpu.mig.manager.kind import FoundGpu
 from kgpu.mig.manager.label import node_part, read_view
-from kgpu.mig.manager.layouts import layout_of, needs_reset
 from kgpu.mig.manager.model import MigDecision, MigLabelledNode, MigReason, MigWish
-from kgpu.mig.manager.plan import Known, RefusedWishError, decide, refused, two_labels
+from kgpu.mig.manager.plan import Known, RefusedWishError, changed_under, decide, refused, two_labels
 from kgpu.mig.manager.publish import ConfigMapWriter, NodeWords, NodeWriter
-from kgpu.mig.survey import SurveyedGpu
+from kgpu.mig.wanted import LayoutError
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 5.0
 """How soon is looked again for what changes without news: who uses GPUs, a driver that comes."""
-Holders = Callable[[Sequence[SurveyedGpu]], Awaitable[Mapping[str, Sequence[str]]]]
+Holders = Callable[[Sequence[FoundGpu]], Awaitable[Mapping[str, Sequence[str]]]]
 
 
 class ChangeOrders(Protocol):
@@ -58,8 +60,8 @@ class ChangeOrders(Protocol):
 
     def answer(self, act: str, result: ChangeResult) -> None: ...
 
-    def withhold(self, gpus: Mapping[str, str]) -> None:
-        """Offer these to no pod, by UUID, and why; all others as ordered."""
+    def withhold(self, gpus: Mapping[str, str], *, by: str) -> None:
+        """Offer these to no pod, by UUID, and why; all others as ordered, and as the others than ``by`` say."""
         ...
 
 
@@ -68,20 +70,22 @@ async def _nothing_open() -> AsyncIterator[None]:
     yield
 
 
-async def _nobody(_gpus: Sequence[SurveyedGpu]) -> Mapping[str, Sequence[str]]:
+async def _none() -> Sequence[str]:
+    return ()
+
+
+async def _nobody(_gpus: Sequence[FoundGpu]) -> Mapping[str, Sequence[str]]:
     return {}
-
-
-async def _nvidia() -> str:
-    return names.NVIDIA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigManagerContext:
     """Everything that comes from outside.
 
-    ``orders`` is None where nobody follows any, and ``operations`` is whether changes are asked of the operator.
-    ``holders(gpus)`` are those who use GPUs, by UUID, for people; it raises UserError where that is not known.
+    ``sources`` are the files in which the label's value is looked up: a change of one is news. ``orders`` is None where
+    nobody follows any, and ``operations`` is whether changes are asked of the operator.
+    ``holders(gpus)`` are those who use GPUs, by UUID, for people, and ``stranded()`` the pods that hold parts of GPUs
+    that are gone; both raise UserError where that is not known.
     ``closed()``: within the block nothing of this process has the driver open, as a reset needs it. ``news()`` is
     called after a change of the hardware, and ``vendor()`` says whose accelerators the node has. ``hear(wake)`` calls
     ``wake`` when the hardware may have changed, until cancelled.
@@ -91,14 +95,15 @@ class MigManagerContext:
     node: str
     boot: str
     cutter: NodeCutter
-    lookup: ConfigLookup
+    sources: Sequence[ConfigSource] = ()
     orders: ChangeOrders | None = None
     operations: bool = False
     namespace: str = ""
     holders: Holders = _nobody
+    stranded: Callable[[], Awaitable[Sequence[str]]] = _none
     closed: Callable[[], AbstractAsyncContextManager[None]] = _nothing_open
     news: Callable[[], None] = lambda: None
-    vendor: Callable[[], Awaitable[str]] = _nvidia
+    vendor: Callable[[], Awaitable[str]]
     hear: Callable[[Callable[[], None]], Awaitable[None]] | None = None
     report: AdviceSink
     clock: Clock = field(default_factory=SystemClock)
@@ -114,21 +119,21 @@ class _Manager:
     def __init__(self, ctx: MigManagerContext) -> None:
         self._ctx = ctx
         self._memory = ctx.cutter.memory
-        self._writer = NodeWriter(api=ctx.api, node=ctx.node, clock=ctx.clock)
+        self._label = ctx.cutter.kind.label
+        self._writer = NodeWriter(api=ctx.api, node=ctx.node, label=self._label, clock=ctx.clock)
         self._config_map = ConfigMapWriter(api=ctx.api, node=ctx.node, namespace=ctx.namespace)
         self._wake = asyncio.Event()
         self._tried: dict[str, UserError] = {}
         self._warned: tuple[str, ...] = ()
         self._informer = Informer(
-            ctx.api(), Scope(NODES, selector=Selector.named(ctx.node)), clock=ctx.clock, project=node_part,
-            on_change=self._saw,
+            ctx.api(), Scope(NODES, selector=Selector.named(ctx.node)), clock=ctx.clock,
+            project=partial(node_part, label=self._label), on_change=self._saw,
         )  # fmt: skip
 
     async def run(self) -> None:
         ctx, informer = self._ctx, self._informer
         ctx.on_state(False, "its Node is not known yet")
-        sources = [*ctx.lookup.given, *ctx.lookup.defaults]
-        follow = asyncio.gather(*map(self._follow, sources)) if sources else None
+        follow = asyncio.gather(*map(self._follow, ctx.sources)) if ctx.sources else None
         hear = asyncio.ensure_future(ctx.hear(self._wake.set)) if ctx.hear is not None else None
         others = [task for task in (follow, hear) if task is not None]
         try:
@@ -144,7 +149,7 @@ class _Manager:
     def _saw(self, change: Change, node: Object) -> None:
         """Each version of the Node: a label that was removed and set again is another wish."""
         if change is not Change.DELETED:
-            view = read_view(node, self._ctx.boot)
+            view = read_view(node, self._ctx.boot, self._label)
             self._memory.seen(view.value, view.version)
 
     async def _follow(self, source: ConfigSource) -> None:
@@ -167,12 +172,12 @@ class _Manager:
 
     @property
     def _view(self) -> MigLabelledNode:
-        return read_view(self._informer.objects.get(("", self._ctx.node)), self._ctx.boot)
+        return read_view(self._informer.objects.get(("", self._ctx.node)), self._ctx.boot, self._label)
 
     async def _once(self) -> float | None:
         """Do what is to be done now; returns in how many seconds to look again, None to wait for news."""
         orders = self._ctx.orders
-        if orders is not None and orders.change is not None:
+        if orders is not None and orders.change is not None and self._is_mine(orders.change):
             await self._obey(orders, orders.change)
             return None
         if orders is not None and orders.released:
@@ -186,7 +191,7 @@ class _Manager:
             self._ctx.on_state(False, problem)
             return RETRY_SECONDS
         if decision is not None and decision.lost:
-            log.warning("the slices of %s are gone; they are to be made again", self._view.value)
+            log.warning("what %s made of GPUs is gone; it is to be made again", self._view.value)
             self._memory.lose()
             return 0.0
         if decision is not None and decision.apply:
@@ -194,6 +199,9 @@ class _Manager:
             await self._apply(decision)
             return 0.0
         return await self._say(decision)
+
+    def _is_mine(self, order: NodeOrder) -> bool:
+        return by_modes(order.layouts) is (self._label.vendor == names.AMD)
 
     # --- changes ---
 
@@ -204,8 +212,8 @@ class _Manager:
         orders.answer(order.id, result)
 
     async def _apply(self, decision: MigDecision) -> None:
-        layouts = tuple(layout_of(one.found.uuid, one.wanted) for one in decision.apply)
-        async with self._ctx.closed() if needs_reset(decision.apply) else _nothing_open():
+        layouts = tuple(one.layout for one in decision.apply)
+        async with self._ctx.closed() if any(one.release for one in decision.apply) else _nothing_open():
             result = await self._ctx.cutter.obey(f"label-{decision.key}", layouts, alone=True)
         self._ctx.news()
         if not result.done:
@@ -237,7 +245,7 @@ class _Manager:
         if not view.value or not view.uid:
             self._withhold(())
             return None
-        if view.acts and (two := two_labels(view)) is not None:
+        if view.acts and (two := two_labels(view, self._label)) is not None:
             return refused(two.reason, two)
         try:
             gpus = await self._ctx.cutter.survey()
@@ -247,7 +255,7 @@ class _Manager:
             return refused(MigReason.UNREADABLE, problem, again=True)
         decision = await self._decided(view, gpus)
         concerned = [one.gpu for one in decision.request.layouts] if decision.request is not None else []
-        concerned += [one.found.uuid for one in decision.apply]
+        concerned += [one.gpu for one in decision.apply]
         self._withhold(concerned if decision.state is MigLabelState.PENDING else ())
         return decision
 
@@ -263,43 +271,57 @@ class _Manager:
         if self._ctx.orders is None:
             return
         memory = self._memory.now
-        why = f"{names.MIG_CONFIG_LABEL}={memory.value} is not in force again after a reboot"
-        self._ctx.orders.withhold(dict.fromkeys(uuids, why) if memory.again else {})
+        why = f"{self._label.key}={memory.value} is not in force again after a reboot"
+        self._ctx.orders.withhold(dict.fromkeys(uuids, why) if memory.again else {}, by=self._label.key)
 
-    async def _decided(self, view: MigLabelledNode, gpus: Sequence[SurveyedGpu]) -> MigDecision:
+    async def _decided(self, view: MigLabelledNode, gpus: Sequence[FoundGpu]) -> MigDecision:
         memory = self._memory.now
-        wish = MigWish(value=view.value, stamp=memory.stamp, boot=self._ctx.boot, losses=memory.losses)
+        label = self._label
+        wish = MigWish(
+            value=view.value, stamp=memory.stamp, boot=self._ctx.boot, losses=memory.losses, noun=label.noun
+        )  # fmt: skip
         try:
-            chosen = self._ctx.lookup.choose(view.value, gpus)
+            aimed = self._ctx.cutter.kind.aim(gpus, view.value)
+        except RefusedWishError as problem:
+            return refused(problem.reason, problem)
+        except HwError as problem:
+            return refused(MigReason.UNREADABLE, problem, again=True)
+        except LayoutError as problem:
+            return refused(MigReason.LAYOUT, problem)
         except UserError as problem:
             return refused(MigReason.CONFIG, problem)
-        await self._publish_configs(chosen.generated, view.uid)
-        self._warn(chosen.warnings)
+        await self._publish_configs(aimed.generated, view.uid)
+        self._warn(aimed.warnings)
         try:
             holders = {} if self._ctx.operations else await self._ctx.holders(gpus)
         except UserError as problem:
             return refused(MigReason.IN_USE, problem, again=True)
         known = Known(operations=self._ctx.operations, settled=memory.settled, tried=self._tried, holders=holders)
         try:
-            return decide(view, wish, known, gpus, chosen.entries)
-        except RefusedWishError as problem:
-            return refused(problem.reason, problem)
-        except HwError as problem:
-            return refused(MigReason.UNREADABLE, problem, again=True)
-        except UserError as problem:
+            decision = decide(view, wish, known, aimed, label)
+        except LayoutError as problem:
             return refused(MigReason.LAYOUT, problem)
+        return decision if decision.reason is not MigReason.CHANGED_SINCE else await self._with_stranded(decision)
+
+    async def _with_stranded(self, decision: MigDecision) -> MigDecision:
+        try:
+            return changed_under(decision, await self._ctx.stranded())
+        except UserError as error:
+            log.info("which pods hold parts that are gone is not known: %s", error.one_line())
+            return replace(decision, again=True)
 
     async def _without_driver(self, problem: NoHardwareError) -> MigDecision:
         try:
             vendor = await self._ctx.vendor()
         except HwError:
             vendor = ""
-        if vendor and vendor != names.NVIDIA:
+        key, title = self._label.key, self._label.title
+        if vendor and vendor != self._label.vendor:
             return refused(
                 MigReason.VENDOR,
                 RefusedWishError(
-                    f"this node's accelerators are of {vendor}, and kgpu cuts NVIDIA GPUs alone", "NVIDIA GPUs",
-                    f"remove the label {names.MIG_CONFIG_LABEL} from the node", MigReason.VENDOR,
+                    f"this node's accelerators are of {vendor}, and {key} is about {title} GPUs", f"{title} GPUs",
+                    f"remove the label {key} from the node", MigReason.VENDOR,
                 ),
             )  # fmt: skip
         return MigDecision(
@@ -320,8 +342,8 @@ class _Manager:
             for warning in warnings:
                 self._ctx.report(
                     Advice(
-                        subject=names.MIG_CONFIG_LABEL, what=warning, severity=Severity.WARNING,
-                        reason="MigConfigWithoutEffect", remedy="correct the config file",
+                        subject=self._label.key, what=warning, severity=Severity.WARNING,
+                        reason=f"{self._label.reasons}ConfigWithoutEffect", remedy="correct the config file",
                     )
                 )  # fmt: skip
 
@@ -330,7 +352,7 @@ class _Manager:
     async def _say(self, decision: MigDecision | None) -> float | None:
         view = self._view
         if decision is None:
-            self._ctx.on_state(True, "no label asks for slices" if view.uid else "its Node is not in the cluster")
+            self._ctx.on_state(True, f"no label {self._label.key}" if view.uid else "its Node is not in the cluster")
             words = NodeWords()
         else:
             if decision.settled:
@@ -339,11 +361,12 @@ class _Manager:
             if self._is_quiet(view, decision):
                 self._ctx.on_state(True, decision.message)
                 return RETRY_SECONDS if decision.again else None
+            reason = decision.reason.word(self._label)
             told = report(
-                config=view.value, state=decision.state, reason=decision.reason, message=decision.message
+                config=view.value, state=decision.state, reason=reason, message=decision.message, pods=decision.pods
             )  # fmt: skip
             words = NodeWords(told, decision.request)
-            self._ctx.on_state(True, decision.message, str(decision.reason) if decision.problem is not None else "")
+            self._ctx.on_state(True, decision.message, told.reason if decision.problem is not None else "")
             if told != view.report:
                 self._tell(view, decision)
         return await self._write(view, words, RETRY_SECONDS if decision is not None and decision.again else None)
@@ -364,13 +387,12 @@ class _Manager:
         return later
 
     def _tell(self, view: MigLabelledNode, decision: MigDecision) -> None:
-        subject = names.MIG_CONFIG_LABEL
+        subject, reason = self._label.key, decision.reason.word(self._label)
         if decision.problem is not None:
             problem = decision.problem
-            self._ctx.report(
-                Advice.from_error(problem, subject=subject, reason=str(decision.reason), severity=Severity.WARNING)
-            )
+            self._ctx.report(Advice.from_error(problem, subject=subject, reason=reason, severity=Severity.WARNING))
             return
         done = decision.reason is MigReason.APPLIED
         what = f"GPUs are cut as {subject}={view.value} asks" if done else f"{subject}={view.value}: {decision.message}"
-        self._ctx.report(Advice(subject=subject, what=what, reason=str(decision.reason)))
+        severity = Severity.WARNING if decision.pods else Severity.INFO
+        self._ctx.report(Advice(subject=subject, what=what, reason=reason, severity=severity))

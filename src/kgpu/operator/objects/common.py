@@ -14,9 +14,12 @@ from kgpu.formats import names
 from kgpu.formats.crd.common import EnvVar
 from kgpu.kube import kinds
 from kgpu.kube.port import Resource
-from kgpu.operator.model import NvidiaDriver, Object, ObservedCluster, OperatorSettings, Policy
+from kgpu.operator.model import DeviceConfig, NvidiaDriver, Object, ObservedCluster, OperatorSettings, Policy
 
-Owner = Policy | NvidiaDriver
+Owner = Policy | NvidiaDriver | DeviceConfig
+_OWNERS: Final = {
+    Policy: kinds.CLUSTER_POLICIES, NvidiaDriver: kinds.NVIDIA_DRIVERS, DeviceConfig: kinds.DEVICE_CONFIGS
+}  # fmt: skip
 
 KINDS: Final = {row.kind: row for row in (*kinds.MANAGED, kinds.NAMESPACES)}
 
@@ -39,11 +42,12 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The input of all rendering."""
+    """The input of all rendering. ``vendor`` is for whose nodes a role's environment is made."""
 
     policy: Policy
     settings: OperatorSettings
     observed: ObservedCluster
+    vendor: str = names.NVIDIA
 
     def new_object(
         self,
@@ -84,15 +88,15 @@ class Scene:
 
 
 def owner_reference(owner: Owner) -> Object:
-    """The controller reference to a policy or to a driver."""
-    row = kinds.CLUSTER_POLICIES if isinstance(owner, Policy) else kinds.NVIDIA_DRIVERS
+    """The controller reference to a policy, a driver or a DeviceConfig, whose deletion nothing of kgpu's holds up."""
+    row = _OWNERS[type(owner)]
     return {
         "apiVersion": row.api_version,
         "kind": row.kind,
         "name": owner.name,
         "uid": owner.uid,
         "controller": True,
-        "blockOwnerDeletion": True,
+        "blockOwnerDeletion": not isinstance(owner, DeviceConfig),
     }
 
 

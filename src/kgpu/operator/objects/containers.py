@@ -23,10 +23,17 @@ NODE_STATE: Final = "node-state"
 that see CDI specs, as those may be among it.
 """
 
-DRA_FOLDER, DRA_SOCKETS = "dra-driver", "kubelet-plugins-registry"
-"""The volumes of the DRA driver: its own folder below the kubelet's for plugins, with its socket and what is prepared;
-and where the kubelet looks for plugins.
+_DRA_FOLDERS: Final = {
+    "dra-driver": names.DRA_GPU_DRIVER,
+    "dra-driver-amd": names.DRA_AMD_DRIVER,
+    "dra-driver-gaudi": names.DRA_GAUDI_DRIVER,
+}
+DRA_FOLDERS: Final = tuple(_DRA_FOLDERS)
+"""The volumes with the DRA drivers' own folders below the kubelet's for plugins: sockets, and what is prepared. Which
+one a node's agent uses shows only on the node.
 """
+DRA_SOCKETS: Final = "kubelet-plugins-registry"
+"""The volume where the kubelet looks for plugins."""
 
 DRIVER_VOLUMES: Final = ("host-root", "dev", "run-nvidia", "driver-install-dir", "state", "pod-resources", RUN)
 """What a role needs to open the driver, to keep state, and to obey an operation on the node's GPUs: any of them may be
@@ -116,11 +123,15 @@ def host_access(paths: shape.HostFolders, user: str = "", *, claims: bool = Fals
         ("state", posixpath.join(names.STATE_DIR, user).rstrip("/"), names.STATE_DIR, CREATE, ""),
     ]
     if claims:
-        folder, sockets = f"plugins/{names.DRA_GPU_DRIVER}", "plugins_registry"
+        sockets = "plugins_registry"
         # The device plugin looks into the folder where every kubelet usually has it. MPS daemons of claims have their
         # shared memory mounted below it.
         roots = dict.fromkeys((names.KUBELET_ROOT, kubelet))
-        rows += [(DRA_FOLDER, f"{kubelet}/{folder}", f"{root}/{folder}", CREATE, BIDIRECTIONAL) for root in roots]
+        rows += [
+            (volume, f"{kubelet}/plugins/{driver}", f"{root}/plugins/{driver}", CREATE, BIDIRECTIONAL)
+            for volume, driver in _DRA_FOLDERS.items()
+            for root in roots
+        ]
         rows.append((DRA_SOCKETS, f"{kubelet}/{sockets}", f"{kubelet}/{sockets}", CREATE, ""))
     if user:
         rows.append((NODE_STATE, names.STATE_DIR, names.NODE_STATE_DIR, CREATE, ""))

@@ -166,7 +166,7 @@ def _affinity(settings: DriverSettings) -> Object:
                             }
                         ]
                     },
-                    "topologyKey": "kubernetes.io/hostname",
+                    "topologyKey": names.LABEL_HOSTNAME,
                 }
             ]
         }

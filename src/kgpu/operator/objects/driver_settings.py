@@ -16,6 +16,7 @@ from kgpu.operator.model import NvidiaDriver, Object, OperatorSettings
 from kgpu.operator.objects import images, shape
 from kgpu.operator.objects.common import Owner, Scene, manifest_of
 from kgpu.operator.objects.variables import check_names
+from kgpu.operator.vendors import GPU_TOLERATION
 
 MANAGER_ENV: Final = "DRIVER_MANAGER_IMAGE"
 DELAY: Final = 60
@@ -169,7 +170,7 @@ def of_driver(scene: Scene, driver: NvidiaDriver) -> DriverSettings:
             token=licensing is not None and licensing.nls_enabled is not False,
             labels=shape.own_labels(spec.labels),
             annotations=shape.own_labels(spec.annotations),
-            tolerations=(shape.GPU_TOLERATION, *(manifest_of(toleration) for toleration in spec.tolerations)),
+            tolerations=(GPU_TOLERATION, *(manifest_of(toleration) for toleration in spec.tolerations)),
             priority_class=spec.priority_class_name or shape.PRIORITY_CLASS,
             security_context=manifest_of(spec.pod_security_context) if spec.pod_security_context else None,
             node_selector={**spec.node_selector, names.LABEL_DRIVER_OWNER: driver.name},

@@ -1,9 +1,9 @@
 """The finder: an unprivileged pod that publishes node features on nodes without known GPUs.
 
 It has access to world-readable files of the host, and only to those that the role ``features`` reads: sysfs, the
-os-release file and the places of a kernel's configuration. The kernel's facts are in its own ``/proc``. Its state ends
-with its pod. It meets Pod Security's level ``restricted`` except for its volumes: host paths make a pod
-``privileged``.
+os-release file, the places of a kernel's configuration, and the folder of feature files. The kernel's facts are in its
+own ``/proc``. Its state ends with its pod. It meets Pod Security's level ``restricted`` except for its volumes: host
+paths make a pod ``privileged``.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ _HOST: Final = (
     ("host-os-release", "etc/os-release", "File", ""),
     ("host-usr-lib", "usr/lib", "", ""),
     ("host-boot", "boot", "", ""),
+    # Feature files, rules and the config of a worker. Made where it is missing, as node feature discovery's own chart
+    # does: what other programs leave there later has to be seen.
+    ("host-features", names.NFD_FOLDER.lstrip("/"), "DirectoryOrCreate", ""),
 )
 """Volume, path below the host's root, kind, propagation."""
 

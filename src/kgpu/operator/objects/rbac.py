@@ -22,6 +22,9 @@ def rule(group: str, resources: str, verbs: str) -> Object:
 # For labels and a process's own reports.
 NODES: Final = rule("", "nodes", "get list watch patch")
 NODE_STATUS: Final = rule("", "nodes/status", "patch")
+# For the labels and uids of pods, and to see which GPUs a claim has.
+POD_METADATA_RULES: Final = (rule("", "pods", "get list watch"),)
+SLICE_RULES: Final = (rule("resource.k8s.io", "resourceslices", "list watch"),)
 PODS_READ: Final = rule("", "pods", "get")
 NODE_FEATURES: Final = rule(NFD_DOMAIN, "nodefeatures", "get create patch delete")
 

@@ -18,13 +18,15 @@ from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import DaemonSets, HostPaths
 from kgpu.operator.model import Object, Policy
 from kgpu.operator.objects.common import Scene, manifest_of
+from kgpu.operator.vendors import TOLERATIONS
 
-GPU_TOLERATION: Final[Object] = {"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
 CONTROL_PLANE_TOLERATION: Final[Object] = {
     "key": names.TAINT_CONTROL_PLANE,
     "operator": "Exists",
     "effect": "NoSchedule",
 }
+ON_EVERY_NODE: Final = (*TOLERATIONS, CONTROL_PLANE_TOLERATION)
+"""What the agent and the finder bear, whatever the policy says."""
 PRIORITY_CLASS: Final = "system-node-critical"
 
 # Keys that selectors depend on, and keys whose values are versions.
@@ -53,8 +55,8 @@ def update_strategy(daemonsets: DaemonSets) -> Object:
 
 
 def tolerations(daemonsets: DaemonSets, *more: Object) -> list[Object]:
-    """The policy's tolerations, or the one for the GPU taint if it has none, plus ``more``."""
-    own: list[Object] = [manifest_of(toleration) for toleration in daemonsets.tolerations] or [dict(GPU_TOLERATION)]
+    """The policy's tolerations, or those of accelerators' usual taints if it has none, plus ``more``."""
+    own: list[Object] = [manifest_of(toleration) for toleration in daemonsets.tolerations] or [*map(dict, TOLERATIONS)]
     return own + [toleration for toleration in more if toleration not in own]
 
 

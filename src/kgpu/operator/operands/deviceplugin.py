@@ -12,10 +12,10 @@ from kgpu.operator.allocation import DEPLOYED, LEAVING
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.checks import role_cause
 from kgpu.operator.injection import mig_strategy, when, with_cdi
-from kgpu.operator.labels import TRUE, deploy
+from kgpu.operator.labels import TRUE, deploy, serves
 from kgpu.operator.model import Allocation, ClusterNode
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.containers import DRA_FOLDER, DRIVER_VOLUMES, MPS, NODE_STATE
+from kgpu.operator.objects.containers import DRA_FOLDERS, DRIVER_VOLUMES, MPS, NODE_STATE
 from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable
 
 VALIDATOR: Final = BY_ROLE["validator"]
@@ -55,7 +55,7 @@ def _has_claims(node: ClusterNode) -> bool:
 
 def _is_being_checked(node: ClusterNode) -> bool:
     """Whether a running validator may still report that no device is allocatable."""
-    if node.labels.get(deploy(VALIDATOR.deploy)) != TRUE:
+    if node.labels.get(deploy(VALIDATOR.deploy)) != TRUE or not serves(VALIDATOR, node):
         return False
     report = node.report.roles.get(VALIDATOR.role) if node.report else None
     condition = node.conditions.get(names.VALIDATED_CONDITION)
@@ -138,7 +138,7 @@ SPEC: Final = OperandSpec(
     ),
     pod=OperandPod(
         container="nvidia-device-plugin",
-        volumes=(*DRIVER_VOLUMES, "device-plugins", "cdi", NODE_STATE, MPS, DRA_FOLDER),
+        volumes=(*DRIVER_VOLUMES, "device-plugins", "cdi", NODE_STATE, MPS, *DRA_FOLDERS),
         env=(Variable(names.ENV_WAIT_FOR_VALIDATION, names.VALIDATIONS_DIR),),
     ),
     config_maps=config_maps,

@@ -13,7 +13,7 @@ from kgpu.formats.operands import BY_ROLE
 from kgpu.operator.allocation import serves_claims
 from kgpu.operator.causes import CauseView
 from kgpu.operator.objects.common import Scene
-from kgpu.operator.objects.containers import DRA_FOLDER, DRA_SOCKETS, DRIVER_VOLUMES, NODE_STATE
+from kgpu.operator.objects.containers import DRA_FOLDERS, DRA_SOCKETS, DRIVER_VOLUMES, NODE_STATE
 from kgpu.operator.objects.rbac import NODES, rule
 from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable
 
@@ -76,7 +76,7 @@ SPEC: Final = OperandSpec(
     ),
     pod=OperandPod(
         container="kgpu-dra-driver",
-        volumes=(*DRIVER_VOLUMES, "cdi", NODE_STATE, DRA_FOLDER, DRA_SOCKETS),
+        volumes=(*DRIVER_VOLUMES, "cdi", NODE_STATE, *DRA_FOLDERS, DRA_SOCKETS),
         env=(Variable(names.ENV_WAIT_FOR_VALIDATION, names.VALIDATIONS_DIR),),
         host_pid=lambda _: True,  # MPS daemons of claims know their clients by these
     ),

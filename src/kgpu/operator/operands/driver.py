@@ -10,7 +10,7 @@ from kgpu.formats import names
 from kgpu.formats.operands import BY_NAME, Operand
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.checks import all_available, pause_cause
-from kgpu.operator.labels import deploy
+from kgpu.operator.labels import deploy, serves
 from kgpu.operator.loaded_driver import other_driver
 from kgpu.operator.model import ClusterNode, ObservedCluster, OperatorSettings, Policy
 from kgpu.operator.objects import driver
@@ -89,11 +89,12 @@ def _is_untold(observed: ObservedCluster, node: ClusterNode) -> bool:
 
 def _why_off(view: CauseView) -> str:
     counts: dict[str, int] = {}
-    for node in view.gpu_nodes:
+    nodes = [node for node in view.gpu_nodes if serves(OPERAND, node)]
+    for node in nodes:
         if node.report is not None and node.report.driver:
             counts[node.report.driver[:40]] = counts.get(node.report.driver[:40], 0) + 1
     listed = ", ".join(f"{version} on {count}" for version, count in sorted(counts.items())[:SHOWN])
-    suffix = f"; found: {listed} of {len(view.gpu_nodes)} GPU nodes" if listed else ""
+    suffix = f"; found: {listed} of {len(nodes)} GPU nodes" if listed else ""
     return f"{SWITCHED_OFF}: nodes use the driver that they have{suffix}"
 
 

@@ -15,13 +15,16 @@ from kgpu.formats import names
 from kgpu.formats.crd.clusterpolicy import ExporterService
 from kgpu.formats.crd.core import ServiceMonitor
 from kgpu.formats.exporter_flags import WITHOUT
-from kgpu.formats.operands import BY_ROLE
+from kgpu.formats.operands import BY_ROLE, Operand
 from kgpu.kube.kinds import POD_MONITORS, SERVICE_MONITORS
 from kgpu.monitoring.boards import BOARDS
 from kgpu.monitoring.rules import NAME, OF_EXPORTER
 from kgpu.monitoring.scrape import POD
+from kgpu.operator.causes import Cause, CauseView
+from kgpu.operator.checks import device_config_map_cause, role_cause
+from kgpu.operator.device_configs import METRICS_KEY, metrics_map, of_node
 from kgpu.operator.injection import when
-from kgpu.operator.model import NodeLayout, Object, Policy
+from kgpu.operator.model import ClusterNode, NodeLayout, Object, Policy
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import DRIVER_VOLUMES
 from kgpu.operator.objects.monitoring import (
@@ -32,7 +35,7 @@ from kgpu.operator.objects.monitoring import (
     rules_of,
     service_of,
 )
-from kgpu.operator.objects.rbac import cluster_role, rule
+from kgpu.operator.objects.rbac import POD_METADATA_RULES, SLICE_RULES, cluster_role
 from kgpu.operator.operand_args import role_args
 from kgpu.operator.operand_env import role_env
 from kgpu.operator.operand_spec import IdleArguments, OperandPod, OperandSpec, Variable
@@ -49,10 +52,6 @@ COUNTERS: Final = "DCGM_EXPORTER_CONFIGMAP_DATA"
 COUNTERS_FLAGS: Final = ("configmap-data", "m")
 """The exporter's flags with the variable's value, without dashes."""
 JOBS_DIR: Final = "/var/lib/dcgm-exporter/job-mapping"
-POD_METADATA_RULES: Final = (rule("", "pods", "get list watch"),)
-"""Additional permissions for the labels and uids of pods."""
-SLICE_RULES: Final = (rule("resource.k8s.io", "resourceslices", "list watch"),)
-"""Additional permissions to see which GPUs a resource claim has."""
 
 
 def _allowed_labels(scene: Scene) -> str | None:
@@ -140,6 +139,11 @@ def _adapt(spec: Object, env: Mapping[str, str], service: ExporterService | None
         spec["internalTrafficPolicy"] = service.internal_traffic_policy
 
 
+def listens(scene: Scene) -> int:
+    """The port on which the exporter serves metrics in this scene."""
+    return _listens(role_env(SPEC, scene))
+
+
 def _listens(env: Mapping[str, str]) -> int:
     """The exporter's port; the default for a value that it will refuse."""
     port = env.get("DCGM_EXPORTER_LISTEN", "").rpartition(":")[2]
@@ -175,10 +179,10 @@ def _of_pods(scene: Scene, spec: Object) -> None:
     spec["selector"] = {"matchLabels": pod_labels(scene, SOURCE)}
     endpoint["port"] = CONTAINER_PORT
     steps: list[Object] = [{"action": "replace", "targetLabel": "job", "replacement": SOURCE.name}]
-    listens = _listens(role_env(SPEC, scene))
-    if listens != names.EXPORTER_PORT:
+    number = listens(scene)
+    if number != names.EXPORTER_PORT:
         place = {"sourceLabels": ["__address__"], "targetLabel": "__address__"}
-        steps.append({"action": "replace", **place, "regex": r"(.+):\d+", "replacement": f"$1:{listens}"})
+        steps.append({"action": "replace", **place, "regex": r"(.+):\d+", "replacement": f"$1:{number}"})
     endpoint["relabelings"] = [*steps, *endpoint["relabelings"]]
     spec["podMetricsEndpoints"] = [endpoint]
 
@@ -186,13 +190,22 @@ def _of_pods(scene: Scene, spec: Object) -> None:
 def _pod_rights(scene: Scene) -> list[Object]:
     settings = scene.policy.spec.dcgm_exporter
     rules: tuple[Object, ...] = POD_METADATA_RULES if settings.enable_pod_labels or settings.enable_pod_uid else ()
-    if role_env(SPEC, scene).get("KUBERNETES_ENABLE_DRA", "").lower() in {"1", "t", "true"}:
+    if role_env(SPEC, scene).get(names.ENV_CLAIMS_SHOWN, "").lower() in {"1", "t", "true"}:
         rules += SLICE_RULES
     if not rules:
         return []
     in_agent = scene.settings.layout is NodeLayout.AGENT
     account = names.AGENT_DAEMON_SET if in_agent else OPERAND.account
     return cluster_role(scene, f"{OPERAND.account}-read-pods", OPERAND.state, account, rules)
+
+
+def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
+    """Where the ConfigMap that the node's DeviceConfig names is not there, the exporter has its usual settings."""
+    config = of_node(view.observed, view.settings, node)
+    cause = role_cause(view, operand, node)
+    if cause is not None or config is None:
+        return cause
+    return device_config_map_cause(view, config, "metricsExporter", metrics_map(config), METRICS_KEY)
 
 
 def _dashboards(scene: Scene) -> list[Object]:
@@ -232,5 +245,6 @@ SPEC: Final = OperandSpec(
         annotations=lambda policy: policy.spec.dcgm_exporter.annotations,
     ),
     config_maps=_config_maps,
+    check=_check,
     metrics=_metrics,
 )

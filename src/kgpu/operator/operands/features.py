@@ -8,12 +8,13 @@ from kgpu.formats import names
 from kgpu.formats.operands import BY_ROLE
 from kgpu.operator.causes import Cause, CauseView
 from kgpu.operator.checks import refused_causes, role_cause
-from kgpu.operator.labels import looked_at, opted_out
+from kgpu.operator.labels import is_known, looked_at, opted_out
 from kgpu.operator.model import Object
 from kgpu.operator.objects import finder
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.rbac import features
-from kgpu.operator.operand_spec import OperandPod, OperandSpec
+from kgpu.operator.operand_spec import OperandPod, OperandSpec, Variable
+from kgpu.operator.vendors import of_vendor
 from kgpu.operator.verdict import (
     NOT_LOOKED_AT,
     SHOWN,
@@ -37,10 +38,11 @@ def _unlabelled(view: CauseView) -> tuple[NodeCause, ...]:
     """
     gpus = {node.name for node in view.gpu_nodes}
     findings = []
-    for node in view.nodes:
-        if node.name in gpus or opted_out(node) or not any(node.allocatable.values()):
+    for node in view.nodes if names.NVIDIA in view.settings.vendors else ():
+        offered = of_vendor(node.allocatable, names.NVIDIA)
+        if node.name in gpus or is_known(node) or opted_out(node) or not any(offered.values()):
             continue
-        counted = ", ".join(f"{count} {name}" for name, count in sorted(node.allocatable.items()) if count)
+        counted = ", ".join(f"{count} {name}" for name, count in sorted(offered.items()) if count)
         cause = Cause(
             reason="GPULabelsMissing",
             what=f"it has {counted} and no label of an NVIDIA device ({', '.join(names.NFD_PCI_NVIDIA)})",
@@ -107,6 +109,7 @@ SPEC: Final = OperandSpec(
     objects=_publishes_features,
     # It also runs beside another discovery, as it gives way label by label on each node.
     enabled=lambda _, settings: settings.discovery,
+    env=(Variable(names.ENV_FEATURES_CONFIG, lambda scene: scene.settings.features_config or None),),
     pod=OperandPod(
         container="kgpu-node-features", volumes=finder.VOLUMES, privileged=False, resources=finder.RESOURCES
     ),

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.base.suggest import did_you_mean
 from kgpu.formats import names, yaml_text
 from kgpu.formats.agent_config import ConfigKey
 from kgpu.formats.mig_default_configs import default_configs
-from kgpu.formats.mig_request import MigLabelState
 from kgpu.formats.operands import BY_ROLE, Operand
-from kgpu.operator.causes import Cause, CauseView, word
-from kgpu.operator.checks import role_cause
+from kgpu.operator.causes import Cause, CauseView
+from kgpu.operator.checks import layout_cause, named_map_cause, role_cause
+from kgpu.operator.injection import by_operations
 from kgpu.operator.model import ClusterNode, NodeLayout, Object, Policy
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import DRIVER_VOLUMES, NODE_STATE
@@ -99,11 +98,6 @@ def _config_map(scene: Scene, name: str, key: str, content: Object) -> Object:
     return scene.new_object("ConfigMap", name, state=OPERAND.state, labels=labels, data={key: yaml_text.write(content)})
 
 
-def _by_operations(scene: Scene) -> str | None:
-    """Whether the operator makes an operation of a change, so that the pods in the way are evicted first."""
-    return "true" if scene.settings.operations else None
-
-
 def config_map(view: CauseView) -> Cause | None:
     """The cause if a ConfigMap that the policy names is missing or has no key that is read, else None."""
     config, clients = view.policy.spec.mig_manager.config, view.policy.spec.mig_manager.gpu_clients_config
@@ -112,48 +106,21 @@ def config_map(view: CauseView) -> Cause | None:
         ("migManager.gpuClientsConfig", (clients.name if clients else "") or "", CLIENTS, (CLIENTS_KEY,)),
     )
     for field, name, own, keys in rows:
-        if name and name != own and (cause := _named(view, field, name, keys)) is not None:
+        if name and name != own and (cause := named_map_cause(view, field, name, keys)) is not None:
             return cause
     return None
 
 
-def _named(view: CauseView, field: str, name: str, keys: tuple[str, ...]) -> Cause | None:
-    there = view.observed.config_maps.get(name)
-    if there is not None and not there.isdisjoint(keys):
-        return None
-    where, key = f"ConfigMap {view.settings.namespace}/{name}", " or ".join(keys)
-    hint = did_you_mean(name, view.observed.config_maps) if there is None else ""
-    wrong = "does not exist" if there is None else f"has no key {key}"
-    return Cause(
-        reason="ConfigMapMissing" if there is None else "ConfigKeyMissing",
-        what=f"{field} names {where}, which {wrong}{'; ' if hint else ''}{hint}",
-        remedy=f"make it: kubectl -n {view.settings.namespace} create configmap {name} --from-file={keys[0]}=FILE",
-        cluster=True,
-    )
-
-
 def _check(view: CauseView, operand: Operand, node: ClusterNode) -> Cause | None:
-    return role_cause(view, operand, node) or _of_label(node)
-
-
-def _of_label(node: ClusterNode) -> Cause | None:
-    """The cause if the layout that the node's label names is not in force, by the MIG manager's report."""
-    report, asked = node.mig, node.labels.get(names.MIG_CONFIG_LABEL, "")
-    if report is None or not asked or report.config != asked or report.state is MigLabelState.SUCCESS:
-        return None
-    failed = report.state is MigLabelState.FAILED
-    return Cause(
-        reason=word(report.reason, "MIGConfigFailed" if failed else "MIGConfigPending"),
-        what=f'{names.MIG_CONFIG_LABEL} is "{asked}", and the layout is {report.state}: {report.message}',
-        passing=not failed,
-    )
+    told = layout_cause(node, names.MIG_CONFIG_LABEL, node.mig, failed="MIGConfigFailed", pending="MIGConfigPending")
+    return role_cause(view, operand, node) or told
 
 
 SPEC: Final = OperandSpec(
     operand=OPERAND,
     per_node=True,
     env=(
-        Variable(names.ENV_MIG_OPERATIONS, _by_operations),
+        Variable(names.ENV_MIG_OPERATIONS, by_operations),
         Variable("DEFAULT_GPU_CLIENTS_NAMESPACE", lambda scene: scene.settings.namespace),
         Variable("POD_NAMESPACE", lambda scene: scene.settings.namespace),
     ),

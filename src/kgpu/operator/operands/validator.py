@@ -74,10 +74,15 @@ def _without_toolkit(scene: Scene) -> str | None:
     return None if section_enabled(TOOLKIT, scene.policy) else "false"
 
 
+def _without_rechecks(scene: Scene) -> str | None:
+    """In a pod of its own nobody who watches usage knows its tests: repeated, they would be somebody's work."""
+    return "0" if scene.settings.usage and scene.settings.layout is NodeLayout.OPERANDS else None
+
+
 SPEC: Final = OperandSpec(
     operand=BY_ROLE["validator"],
     enabled=lambda _policy, _settings: True,  # it has no switch
-    env=(Variable("MIG_STRATEGY", mig_strategy),),
+    env=(Variable("MIG_STRATEGY", mig_strategy), Variable(names.ENV_CUDA_RECHECK, _without_rechecks)),
     env_blocks=("driver", "toolkit", "cuda", "plugin"),
     instead_of_args="settings of one check go into its env, such as validator.cuda.env",
     pod=OperandPod(

@@ -19,7 +19,7 @@ from kgpu.operator.objects.common import Scene
 from kgpu.operator.objects.containers import CUDA_RESOURCES, affinity, agent_container, host_access
 from kgpu.operator.objects.rbac import configs, features
 from kgpu.operator.operands import OF_ROLE
-from kgpu.operator.rendering.agent_settings import agent_config
+from kgpu.operator.rendering.agent_settings import agent_config, maps_of_device_configs
 
 STATE: Final = "kgpu-agent"
 CONTAINER: Final = "agent"
@@ -48,6 +48,7 @@ def _rights(scene: Scene) -> list[Object]:
     """The agent's permissions that depend on the cluster and the policy."""
     enabled = (spec for spec in OF_ROLE.values() if spec.is_enabled(scene.policy, scene.settings))
     named = dict.fromkeys(name for spec in enabled for name in spec.config_maps(scene))
+    named |= dict.fromkeys(maps_of_device_configs(scene))
     account = names.AGENT_DAEMON_SET
     return [*features(scene, STATE, account), *configs(scene, STATE, account, tuple(named))]
 
@@ -63,7 +64,7 @@ def _daemon_set(scene: Scene) -> Object:
     app = {"app": names.AGENT_DAEMON_SET}
     volumes, mounts = host_access(paths, claims=scene.settings.dra)
     spec = shape.pod_spec(daemonsets, account=names.AGENT_DAEMON_SET)
-    spec["tolerations"] = shape.tolerations(daemonsets, shape.GPU_TOLERATION, shape.CONTROL_PLANE_TOLERATION)
+    spec["tolerations"] = shape.tolerations(daemonsets, *shape.ON_EVERY_NODE)
     spec |= {
         **_where(scene),
         "hostPID": True,  # a signal makes the container engine reload its config

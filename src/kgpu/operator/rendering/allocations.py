@@ -11,7 +11,7 @@ from kgpu.base.suggest import did_you_mean
 from kgpu.formats import names
 from kgpu.formats.support import dotted
 from kgpu.operator.allocation import CHOICES, serves_claims
-from kgpu.operator.labels import is_gpu
+from kgpu.operator.labels import has_accelerators
 from kgpu.operator.model import Allocation, ClusterNode
 from kgpu.operator.objects.common import Scene
 from kgpu.operator.verdict import some_nodes
@@ -26,7 +26,7 @@ def allocations(scene: Scene) -> Iterator[Advice]:
     asking = []
     for node in scene.observed.nodes:
         told = node.labels.get(names.ALLOCATION_LABEL, "")
-        if not is_gpu(node):
+        if not has_accelerators(node):
             continue
         if told == Allocation.DRA:
             asking.append(node.name)
@@ -40,11 +40,12 @@ def allocations(scene: Scene) -> Iterator[Advice]:
 
 def _unknown(scene: Scene, node: ClusterNode, told: str) -> Advice:
     hint = did_you_mean(told, CHOICES)
+    absent = Allocation.DRA if node.by_claims else scene.settings.allocation
     return _warning(
         f"Node/{node.name}",
         what=f'node {node.name}: the label {names.ALLOCATION_LABEL} is "{one_line(told, 63)}", which is no way to hand '
         f"out GPUs{f'; {hint}' if hint else ''}",
-        why=f"it counts as absent, which is {scene.settings.allocation} here",
+        why=f"it counts as absent, which is {absent} here",
         remedy=f"set it to one of {', '.join(CHOICES)}, or remove it: "
         f"kubectl label node {node.name} {names.ALLOCATION_LABEL}-",
         reason=UNKNOWN,

@@ -66,6 +66,8 @@ def _daemon_set(scene: Scene, spec: OperandSpec, pod: OperandPod) -> Object:
             *(folder.as_volume for folder in folders),
         ],
     }
+    if pod.tolerations:
+        pod_spec["tolerations"] = shape.tolerations(policy.spec.daemonsets, *pod.tolerations)
     if not operand.deploy:
         pod_spec |= _everywhere(scene)
     if spec.lingers:
@@ -115,7 +117,7 @@ def _container(scene: Scene, spec: OperandSpec, pod: OperandPod, mounts: list[Ob
 def _everywhere(scene: Scene) -> Object:
     """The fields that let a pod onto every node, or only onto those without an agent."""
     daemonsets = scene.policy.spec.daemonsets
-    tolerations = shape.tolerations(daemonsets, shape.GPU_TOLERATION, shape.CONTROL_PLANE_TOLERATION)
+    tolerations = shape.tolerations(daemonsets, *shape.ON_EVERY_NODE)
     apart = affinity("DoesNotExist") if scene.settings.layout is NodeLayout.AGENT else {}
     return {"tolerations": tolerations, **apart}
 

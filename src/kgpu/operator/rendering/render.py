@@ -12,11 +12,11 @@ from kgpu.base.advice import Advice
 from kgpu.base.errors import UserError
 from kgpu.formats.operands import OPERANDS
 from kgpu.operator.model import NodeLayout, Object, ObservedCluster, OperatorSettings, Policy
-from kgpu.operator.objects import driver, monitoring, openshift, toolkit_state
+from kgpu.operator.objects import device_config_services, driver, monitoring, openshift, toolkit_state
 from kgpu.operator.objects.common import KINDS, Rendered, Scene
 from kgpu.operator.operand_env import check_env
 from kgpu.operator.operand_spec import OperandSpec
-from kgpu.operator.operands import SPECS, is_enabled
+from kgpu.operator.operands import SPECS, exporter, is_enabled
 from kgpu.operator.rendering import agent, ignored, operand_pods, runtime_classes
 from kgpu.operator.rendering.allocations import allocations
 
@@ -56,6 +56,9 @@ def _parts(scene: Scene) -> Iterator[tuple[str, str, Callable[[], list[Object]]]
     for spec in SPECS.values():
         if spec.is_enabled(policy, settings):
             yield from _of_operand(scene, spec)
+    if settings.layout is NodeLayout.AGENT:
+        services = partial(device_config_services.services, scene, exporter.listens(scene))
+        yield "device-config-metrics", device_config_services.STATE, services
     if _uses_driver_objects(scene):
         yield driver.OPERAND.name, driver.STATE, partial(driver.shared, scene)
         for nvidia_driver in observed.drivers:
@@ -129,6 +132,7 @@ def _advice(scene: Scene) -> Iterator[Advice]:
     yield from ignored.ignored(scene)
     yield from allocations(scene)
     yield from toolkit_state.advice(scene)
+    yield from device_config_services.advice(scene)
     if (absent := monitoring.missing(scene)) is not None:
         yield absent
     for spec in SPECS.values():

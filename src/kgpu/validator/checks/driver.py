@@ -75,7 +75,7 @@ def _notes(facts: DriverFacts, inventory: Inventory) -> Iterator[str]:
 
 
 def _device(gpu: Accelerator, facts: DriverFacts) -> DeviceResult:
-    trouble = _broken(gpu) or _without_node(gpu, facts)
+    trouble = broken(gpu) or _without_node(gpu, facts)
     slices = f"{len(gpu.partitions)} MIG devices" if gpu.mig_enabled else ""
     return DeviceResult(
         uuid=gpu.uuid,
@@ -88,7 +88,8 @@ def _device(gpu: Accelerator, facts: DriverFacts) -> DeviceResult:
     )
 
 
-def _broken(gpu: Accelerator) -> CheckTrouble | None:
+def broken(gpu: Accelerator) -> CheckTrouble | None:
+    """What the reader has found that keeps work off a GPU."""
     if gpu.usable:
         return None
     finding = gpu.findings[0]

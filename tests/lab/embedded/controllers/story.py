@@ -8,9 +8,9 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias
 
-from kgpu.kube.port import EVENTS, PODS, Object, Resource, name_of
+from kgpu.kube.port import EVENTS, PODS, Object, Resource, annotations_of, name_of
 from kgpu.lab.embedded.controllers.kinds import DEPLOYMENTS, JOBS, REPLICA_SETS, STATEFUL_SETS
-from kgpu.lab.embedded.controllers.meta import annotations_of, condition, created_at, status_of
+from kgpu.lab.embedded.controllers.meta import condition, created_at, status_of
 
 IMAGE = "kgpu.dev/busybox:1"
 SLEEP = ["sleep", "1000000"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kgpu.formats.names import LAB_PROVISIONER
-from kgpu.kube.port import CONFIG_MAPS, LEASES, NODES, PODS, Object, name_of
+from kgpu.kube.port import CONFIG_MAPS, LEASES, NODES, PODS, Object, labels_of, name_of
 from kgpu.lab.embedded.controllers.kinds import (
     DAEMON_SETS,
     DEPLOYMENTS,
@@ -20,7 +20,7 @@ from kgpu.lab.embedded.controllers.kinds import (
     VOLUME_CLAIMS,
     VOLUMES,
 )
-from kgpu.lab.embedded.controllers.meta import condition, labels_of
+from kgpu.lab.embedded.controllers.meta import condition
 from kgpu.lab.embedded.controllers.node_plan import ready_status
 from kgpu.lab.embedded.controllers.nodettl import TTL, next_step
 

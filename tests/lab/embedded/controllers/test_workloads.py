@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from kgpu.kube.port import PODS, Object, name_of
+from kgpu.kube.port import PODS, Object, annotations_of, name_of
 from kgpu.lab.embedded.controllers.kinds import DEPLOYMENTS, JOBS, NAMESPACES, REPLICA_SETS, SERVICE_ACCOUNTS
-from kgpu.lab.embedded.controllers.meta import annotations_of, condition
+from kgpu.lab.embedded.controllers.meta import condition
 
 from .conftest import World, ended, template, until, workload
 

@@ -120,6 +120,13 @@ def test_paths_of_no_group_are_plain_text(server: Server, path: str) -> None:
     assert (found.code, found.body) == (404, b"404 page not found\n")
 
 
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_what_is_written_to_no_group_is_not_found_either(server: Server, method: str) -> None:
+    found = server.ask(method, "/apis/none/v1/namespaces/default/things/one", {})
+    assert (found.code, found.body) == (404, b"404 page not found\n")
+    assert server.ask(method, "/apis", {}).code == 405
+
+
 def test_errors_are_yaml_for_who_asks_for_yaml(server: Server) -> None:
     found = server.ask("GET", f"{MAPS}/none", accept="application/yaml")
     assert (found.code, found.headers["content-type"]) == (404, "application/yaml")

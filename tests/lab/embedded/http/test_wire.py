@@ -163,7 +163,7 @@ def test_a_fresh_cluster_has(server: Server, path: str, name: str) -> None:
     assert server.ask("GET", f"{path}/{name}").code == 200
 
 
-STREAMS = ["exec?command=ls", "attach", "portforward"]
+STREAMS = ["attach", "portforward"]
 
 
 @pytest.mark.parametrize("stream", STREAMS)
@@ -208,6 +208,46 @@ def test_logs_of_a_pod_whose_node_does_not_answer_say_so(server: Server) -> None
     )
     server.ask("DELETE", f"{pods}/logged?gracePeriodSeconds=0")
     server.ask("DELETE", "/api/v1/nodes/unheard")
+
+
+UPGRADE = {
+    "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": "v5.channel.k8s.io",
+}  # fmt: skip
+
+
+def test_a_command_in_a_pod_is_refused_where_no_kubelet_runs_it(server: Server) -> None:
+    pods = "/api/v1/namespaces/default/pods"
+    spec = {"containers": [{"name": "a", "image": "x"}, {"name": "b", "image": "x"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "run-in"}, "spec": spec}
+    waiting = pod | {"metadata": {"name": "run-waiting"}, "spec": spec | {"nodeSelector": {"no": "where"}}}
+    assert server.ask("POST", pods, pod | {"spec": spec | {"nodeName": "run-node"}}).code == 201
+    assert server.ask("POST", pods, waiting).code == 201
+    command = "exec?command=ls&stdout=true"
+
+    def asked(name: str, query: str, **headers: str) -> tuple[int, str]:
+        found = server.ask("GET", f"{pods}/{name}/{query}", **headers)
+        return found.code, found.value["message"]
+
+    assert asked("run-in", command) == (
+        400, "a container name must be specified for pod run-in, choose one of: [a b]",
+    )  # fmt: skip
+    assert asked("run-in", f"{command}&container=c") == (400, "container c is not valid for pod run-in")
+    assert asked("run-waiting", f"{command}&container=a") == (400, "pod run-waiting does not have a host assigned")
+    assert asked("run-in", f"{command}&container=a") == (404, 'nodes "run-node" not found')
+    address = {"type": "InternalIP", "address": "127.0.0.1"}
+    status = {"addresses": [address], "daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "run-node"}, "status": status}
+    assert server.ask("POST", "/api/v1/nodes", node).code == 201
+    assert asked("run-in", f"{command}&container=a") == (400, "Upgrade request required")
+    assert asked("run-in", f"{command}&container=a", **UPGRADE) == (
+        500, "Internal error occurred: error dialing backend: dial tcp 127.0.0.1:1: connect: connection refused",
+    )  # fmt: skip
+    # The connection that was not upgraded is HTTP as before, and so are others.
+    assert server.ask("GET", f"{pods}/run-in").code == 200
+    for name in ("run-in", "run-waiting"):
+        server.ask("DELETE", f"{pods}/{name}?gracePeriodSeconds=0")
+    server.ask("DELETE", "/api/v1/nodes/run-node")
 
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.quantity import Quantity, QuantityError
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import devices as dra
 from kgpu.doctor import matching, remedies, smallest_change
@@ -19,6 +21,8 @@ from kgpu.doctor.untapped import or_a_node
 from kgpu.doctor.waiting import Waiting, waiting
 
 _SHOWN: Final = 3
+_GIB: Final = 1 << 30
+"""By a resource's domain the DRA driver of its devices, where that has another domain."""
 _NO_DEVICES: Final = "cannot allocate all claims"
 _MATCH: Final = frozenset({Stand.FREE, Stand.TAKEN, Stand.TAINTED})
 
@@ -179,8 +183,8 @@ def _fails(snapshot: Snapshot) -> Iterator[Finding]:
 
 @rule("DRA-06", "A selector is never true", Place.CLUSTER)
 def _never_true(snapshot: Snapshot) -> Iterator[Finding]:
-    """The selector is valid and false for every device. Memory is in MiB: 81559Mi on a card of 80 GB, which is less
-    than 80Gi.
+    """The selector is valid and false for every device. A device has less memory than its name says: NVIDIA's of 80 GB
+    81559Mi, which is less than 80Gi, and AMD's of 192 GB less than 192Gi.
     """
     for pending, request, word, rows in snapshot.once(_fates):
         if word != "false":
@@ -198,16 +202,23 @@ def _never_true(snapshot: Snapshot) -> Iterator[Finding]:
             ),
             evidence=(_selector(request), *values, near.device.slice.cite(f"{near.device.path}.name")),
             remedy=(
-                Remedy(
-                    "change the selector {} so that it fits what there is (a card of 80 GB has 81559Mi, "
-                    "less than 80Gi: ask for 79Gi)",
-                    f"{near.selector!r}",
-                ),
+                Remedy("change the selector {} so that it fits what there is{}", f"{near.selector!r}", _memory(values)),
                 Remedy("kubectl -n {} get resourceclaim {} -o yaml", request.claim.namespace, request.claim.name),
             ),
             confidence=CERTAIN,
             **pending.shared(table=()),
         )
+
+
+def _memory(values: tuple[Evidence, ...]) -> str:
+    """What the nearest device has of memory, where that is what a selector asks for: in the whole Gi to ask for."""
+    for fact in values:
+        if "memory" not in fact.field.lower():
+            continue
+        with contextlib.suppress(QuantityError):
+            whole = Quantity.parse(fact.value).value // _GIB
+            return f" (that device has {fact.value}: ask for {whole}Gi at most)" if whole else ""
+    return ""
 
 
 @rule(
@@ -413,8 +424,7 @@ def _extended(snapshot: Snapshot) -> Iterator[Finding]:
             (node.allocatable(pending.resource) or 0) > 0 for node in snapshot.nodes.values()
         ):
             continue
-        domain = pending.resource.split("/", 1)[0]
-        mine = [name for name in drivers if name.endswith(domain) and "compute-domain" not in name]
+        mine = [name for name in drivers if dra.is_driver_of(name, pending.resource)]
         if not mine or matching.is_mig(pending.resource):
             continue
         classes = [

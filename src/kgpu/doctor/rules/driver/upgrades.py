@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kgpu.base.plain import strings
-from kgpu.base.printable import one_line
+from kgpu.base.printable import counted, one_line
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
 from kgpu.doctor.model import CERTAIN, Finding, Level, Place
@@ -116,7 +116,7 @@ def rollout_stopped(snapshot: Snapshot) -> Iterator[Finding]:
         first = min(mine, key=lambda obj: (obj.created, obj.name))
         yield Finding(
             subject=first.subject,
-            cause=f"{len(mine)} upgrade{'s' if len(mine) > 1 else ''} of drivers begin no more: "
+            cause=f"{counted(len(mine), 'upgrade of drivers begins', 'upgrades of drivers begin')} no more: "
             f"{one_line(first.text('status.message'), _MAX_WHY) or 'upgrades of the same rollout have failed'}",
             evidence=(first.cite("status.reason"), first.cite("status.message")),
             remedy=(

@@ -23,6 +23,8 @@ from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Leve
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.kernel.devices import gpus_of
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.vendor_gpus import is_of_nvidia, troubled, unlisted
+from kgpu.hw.port import Problem
 
 _LOST: Final = 79
 _ECC: Final = frozenset({48, 63, 64, 94, 95})
@@ -146,8 +148,8 @@ def is_lost(unwell: UnwellGpu) -> bool:
     rests_on=("leptonai/gpud 4a8de33, source",),
 )
 def lost(snapshot: Snapshot) -> Iterator[Finding]:
-    """Xid 79: power, heat, the PCIe link or a riser. Cordon, drain, reboot; more than three times in a month on one
-    node: replace the card.
+    """Xid 79, or a configuration space that reads as ones: power, heat, the PCIe link or a riser.
+    Cordon, drain, reboot; more than three times in a month on one node: replace the card.
     """
     numbered: Counter[str] = Counter()
     for error in _open(snapshot):
@@ -156,7 +158,7 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
             yield _finding(error, f"{error.gpu} of node {error.node} has fallen off the bus (Xid 79)", reboot=True)
     for host in snapshot.hosts.values():
         for gpu in host.gpus or ():
-            if gpu.lost and not numbered[host.node] and not host.told_by:
+            if gpu.lost and is_of_nvidia(gpu) and not numbered[host.node] and not host.told_by:
                 yield Finding(
                     subject=Subject("Node", host.node),
                     cause=f"GPU {gpu.pci or gpu.index} of node {host.node} can't be reached by its driver: {gpu.lost}",
@@ -171,6 +173,7 @@ def lost(snapshot: Snapshot) -> Iterator[Finding]:
                     confidence=LIKELY,
                     nodes=(host.node,),
                 )
+    yield from troubled(snapshot, Problem.LOST)
     silent = sorted(
         (unwell for unwell in told(snapshot) if is_lost(unwell) and not unwell.works),
         key=lambda unwell: _LOST not in unwell.xids,
@@ -283,11 +286,12 @@ def application(snapshot: Snapshot) -> Iterator[Finding]:
 )
 def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
     """One card is on the bus and the driver does not show it."""
+    yield from unlisted(snapshot)
     for host in snapshot.hosts.values():
         if host.gpus is None or host.pci is None or not host.gpus or is_outdated(snapshot, host):
             continue
         on_bus = {device.address.lower() for device in gpus_of(host)}
-        shown = {gpu.pci.lower() for gpu in host.gpus if gpu.pci}
+        shown = {gpu.pci.lower() for gpu in host.gpus if gpu.pci and is_of_nvidia(gpu)}
         gone = sorted(on_bus - shown)
         if not shown or not gone or not shown <= on_bus:
             continue
@@ -315,10 +319,14 @@ def missing_gpu(snapshot: Snapshot) -> Iterator[Finding]:
     rests_on=("leptonai/gpud 4a8de33, source", "NVIDIA Xid catalogue"),
 )
 def verdict(snapshot: Snapshot) -> Iterator[Finding]:
-    """The driver's own verdict (Xid 154, NVML recovery action) comes before any table."""
+    """The driver's own verdict (Xid 154, NVML recovery action) comes before any table. Of other vendors' GPUs it
+    is what their files say: uncorrectable memory errors since the driver was loaded, or a state that is not
+    operational.
+    """
+    yield from troubled(snapshot, Problem.NEEDS_RESET)
     for host in snapshot.hosts.values():
         for gpu in () if is_well(snapshot, host) else host.gpus or ():
-            if is_outdated(snapshot, host, gpu.uuid):
+            if is_outdated(snapshot, host, gpu.uuid) or not is_of_nvidia(gpu):
                 continue
             if gpu.recovery in ("none", "unknown", "") or any(
                 unwell.is_gpu(gpu.uuid) for unwell in told(snapshot) if unwell.node.name == host.node

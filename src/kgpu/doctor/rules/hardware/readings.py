@@ -18,7 +18,9 @@ from kgpu.doctor.rules.hardware.errors import CONTAINED, RESTART_PROGRAM
 from kgpu.doctor.rules.kernel.devices import gpus_of
 from kgpu.doctor.secrets import HIDDEN
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.vendor_gpus import hot, is_of_nvidia, troubled
 from kgpu.formats.names import LABEL_GPU_PRODUCT
+from kgpu.hw.port import Problem
 
 _ABOVE: Final = ("SCH-03", "DPL-*")
 HUNG: Final = "driver:hung"
@@ -187,7 +189,10 @@ _SLOW: Final = (
     rests_on=("leptonai/gpud 4a8de33, source",),
 )
 def slowed(snapshot: Snapshot) -> Iterator[Finding]:
-    """Bits 0x8, 0x40 and 0x80 of the clock event reasons. Idle clocks and the software power cap are no faults."""
+    """Bits 0x8, 0x40 and 0x80 of the clock event reasons. Idle clocks and the software power cap are no faults.
+    Of AMD's GPUs and Gaudi it is a temperature that their driver calls critical, or slows them down at.
+    """
+    yield from hot(snapshot)
     for host, gpu in _ill(snapshot):
         mask = int(number(gpu, "clock_event_reasons") or 0)
         row = next(((why, remedy) for bit, why, remedy in _SLOW if mask & bit), None)
@@ -220,7 +225,7 @@ def narrow_link(snapshot: Snapshot) -> Iterator[Finding]:
                 f"has a PCIe link of {width:.0f} lanes, and could have {widest:.0f}",
                 "pcie_width",
                 "pcie_max_width",
-                remedy=_RESEAT,
+                remedy=_reseat(gpu),
                 confidence=LIKELY,
             )
         elif speed and fastest and speed < fastest and loaded:
@@ -231,7 +236,7 @@ def narrow_link(snapshot: Snapshot) -> Iterator[Finding]:
                 "pcie_generation",
                 "pcie_max_generation",
                 "utilization_percent",
-                remedy=_RESEAT,
+                remedy=_reseat(gpu),
                 confidence=LIKELY,
             )
     for host in snapshot.hosts.values():
@@ -267,6 +272,10 @@ _RESEAT: Final = (
     ),
     Remedy("reseat the card or its riser; some slots have fewer lanes by design"),
 )
+
+
+def _reseat(gpu: Gpu) -> tuple[Remedy, ...]:
+    return _RESEAT if is_of_nvidia(gpu) else (Remedy("lspci -vv -s {} | grep LnkSta", gpu.pci), _RESEAT[1])
 
 
 @rule(
@@ -319,7 +328,10 @@ def is_hung(unwell: UnwellGpu) -> bool:
     rests_on=("leptonai/gpud 4a8de33, source",),
 )
 def hanging(snapshot: Snapshot) -> Iterator[Finding]:
-    """State D of nvidia's processes, with the kernel's own words about it. Only a reboot ends them."""
+    """State D of nvidia's processes, with the kernel's own words about it: only a reboot ends them. A GPU of another
+    vendor hangs where the files of its driver do not answer.
+    """
+    yield from troubled(snapshot, Problem.HUNG)
     for unwell in told(snapshot):
         if not unwell.works and is_hung(unwell):
             yield as_told(unwell, f"{unwell.gpu} of node {unwell.node.name} hangs: {unwell.said(HUNG)}", drain=True)

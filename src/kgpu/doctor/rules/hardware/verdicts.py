@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import remedies
+from kgpu.doctor import matching, remedies
 from kgpu.doctor.agent_reports import APPLICATION_ERROR, UnwellGpu, as_told, told
 from kgpu.doctor.model import Finding, Level, Place
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.hardware import errors, readings
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.vendor_gpus import troubled
+from kgpu.hw.port import Problem
 
 _ROOM: Final = 4  # pieces of evidence in one sentence
 _COOL: Final = "check fans, air flow and room temperature"
@@ -25,20 +27,22 @@ _COOL: Final = "check fans, air flow and room temperature"
 @dataclass(frozen=True, slots=True)
 class _Row:
     """Names of health's evidence, whole or up to the colon (``kgpu/health/checks.py``), the catalogue's row, and what
-    it means in a sentence that goes on with health's words.
+    it means in a sentence that goes on with health's words. ``steps`` are for every vendor, ``nvidia`` for
+    nodes with its GPUs.
     """
 
     id: str
     facts: frozenset[str]
     means: str
     steps: tuple[str, ...] = ()
+    nvidia: str = ""
 
     def has(self, fact: str) -> bool:
         return fact in self.facts or fact.partition(":")[0] in self.facts
 
 
-def _row(id_: str, facts: str, means: str, *steps: str) -> _Row:
-    return _Row(id_, frozenset(facts.split()), means, steps)
+def _row(id_: str, facts: str, means: str, *steps: str, nvidia: str = "") -> _Row:
+    return _Row(id_, frozenset(facts.split()), means, steps, nvidia)
 
 
 _ROWS: Final = (
@@ -54,24 +58,20 @@ _ROWS: Final = (
         "HW-02",
         "ecc:uncorrected ecc:sram remapped-rows:many retired-pages:many",
         "has errors of its memory",
-        "on the node:",
-        "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT",
+        nvidia="nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT",
     ),
     _row(
         "HW-04",
         "remapped-rows:pending retired-pages:pending xid:63",
         "has bad memory that is mapped out at its next reset",
     ),
-    _row(
-        "HW-06", "nvlink", "has trouble with its NVLinks", "on the node:", "nvidia-smi nvlink -s; nvidia-smi nvlink -e"
-    ),
+    _row("HW-06", "nvlink", "has trouble with its NVLinks", nvidia="nvidia-smi nvlink -s; nvidia-smi nvlink -e"),
     _row(
         "HW-05",
         "temperature throttle",
         "runs hot, or is slowed down by its hardware",
         _COOL,
-        "on the node:",
-        "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
+        nvidia="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
     ),
     _row("HW-10", "pcie", "has a bad PCIe link", "reseat the card or its riser; some slots have fewer lanes by design"),
 )
@@ -93,6 +93,7 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
     that is not in NVIDIA's catalogue, a driver library that crashes, a CUDA check that fails. The remedy is the
     verdict's own: kgpu health on the node shows all of its evidence.
     """
+    yield from troubled(snapshot, Problem.UNREADABLE)
     explained = {
         (row, node, uuid)
         for row, look in _READ.items()
@@ -115,6 +116,7 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
             [
                 *finding.remedy[:-1],
                 *map(Remedy, row.steps),
+                *_nvidia_steps(row, unwell),
                 *(remedies.explain_xid(code) for code in unwell.xids),
                 finding.remedy[-1],
             ]
@@ -123,6 +125,13 @@ def not_well(snapshot: Snapshot) -> Iterator[Finding]:
             finding, id="HW-08" if by_program else row.id, remedy=tuple(steps), stays=True,
             level=Level.NOTE if by_program else Level.PROBLEM,
         )  # fmt: skip
+
+
+def _nvidia_steps(row: _Row, unwell: UnwellGpu) -> tuple[Remedy, ...]:
+    """The commands of its driver, where a node is not known to have another vendor's GPUs alone."""
+    vendors = matching.vendors_of(unwell.node)
+    ours = not vendors or matching.NVIDIA in vendors
+    return (Remedy("on the node:"), Remedy(row.nvidia)) if row.nvidia and ours else ()
 
 
 def _is_known(unwell: UnwellGpu) -> bool:

@@ -16,6 +16,8 @@ from kgpu.doctor.model import CERTAIN, Evidence, Finding, Place, Subject
 from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.vendor_drivers import FOR_MACHINES
+from kgpu.doctor.vendor_gpus import not_started
 from kgpu.doctor.waiting import waiting
 from kgpu.formats import names
 
@@ -198,7 +200,7 @@ def passed_through(snapshot: Snapshot) -> Iterator[Finding]:
     wanted = [pending for pending in waiting(snapshot) if matching.vendor_of(pending.resource) == matching.NVIDIA]
     for node in snapshot.nodes.values():
         host = snapshot.hosts.get(node.name)
-        held = [device for device in (gpus_of(host) if host else ()) if device.driver == "vfio-pci"]
+        held = [device for device in (gpus_of(host) if host else ()) if device.driver == FOR_MACHINES]
         mode = node.labels.get(names.LABEL_WORKLOAD_CONFIG, "")
         for_machines = mode.startswith("vm-")
         offered = any(
@@ -306,7 +308,7 @@ RULES: Final = rules_of(
         id="KRN-09",
         title="The module can't start the GPU",
         place=Place.KERNEL,
-        besides=unsupported,
+        besides=lambda snapshot: (*unsupported(snapshot), *not_started(snapshot)),
         pattern=r"RmInitAdapter failed! \((?P<code>[^)]*)\)",
         words="RmInitAdapter failed",
         where=(KERNEL, LOG),
@@ -324,10 +326,17 @@ RULES: Final = rules_of(
         ),
         explain=(
             "The lines before it in the kernel's log say which: GSP firmware not found, BAR of size 0, no power, "
-            "or passthrough."
+            "or passthrough. Other vendors' drivers give a card up by a line of their own: firmware that is missing, "
+            "no room for its memory window, a kernel that is older than the card."
         ),
-        explains=_ABOVE,
-        rests_on=("leptonai/gpud 4a8de33, source",),
+        explains=(*_ABOVE, "HW-09"),
+        rests_on=(
+            "leptonai/gpud 4a8de33, source",
+            "ROCm/legacy-rocm-build#1357",
+            "ROCm/legacy-rocm-build#6281",
+            "HabanaAI/Setup_and_Install#1",
+            "intel/intel-device-plugins-for-kubernetes#1514",
+        ),
     ),
     Sign(
         id="KRN-10",

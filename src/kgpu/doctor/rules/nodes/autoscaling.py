@@ -20,10 +20,10 @@ from kgpu.doctor.waiting import waiting
 from kgpu.formats import names
 
 _ACCELERATOR: Final = (
-    "k8s.amazonaws.com/accelerator",
-    "cloud.google.com/gke-accelerator",
+    names.LABEL_AWS_ACCELERATOR,
+    names.LABEL_GCE_ACCELERATOR,
     "accelerator",
-    "kubernetes.azure.com/accelerator",
+    names.LABEL_AZURE_ACCELERATOR,
 )
 _LATE: Final = 900.0
 _LONG: Final = 12 * 3600.0

@@ -10,15 +10,13 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import config_maps, matching, remedies
 from kgpu.doctor.agent_reports import ill, ill_by
 from kgpu.doctor.model import CERTAIN, CLUSTER, LIKELY, Finding, Place
-from kgpu.doctor.node_operations import CRD, KnownOperation, operations, unreadable
-from kgpu.doctor.objects import seconds
+from kgpu.doctor.node_operations import CRD, KnownOperation, failures, operations, unreadable
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.formats import names
-from kgpu.formats.crd.nodeoperation import OperationPhase, Result
+from kgpu.formats.partition_mode import label_of
 
 _OWN: Final = ("kgpu/operations, source",)
-_DAY: Final = 86400.0
 _MAX_WHY: Final = 300
 _DOES_NOT_GO: Final = (
     "agree with the owners of these pods, or let them go: spec.drain of the operation has force and deleteEmptyDirData"
@@ -84,14 +82,7 @@ def failed(snapshot: Snapshot) -> Iterator[Finding]:
     """The status of the NodeOperation says why; its node was given back as it was. It is told for a day, or until a
     later operation on the node succeeds.
     """
-    last: dict[str, KnownOperation] = {}
-    for record in sorted((one for one in operations(snapshot) if one.ended), key=_end):
-        if Result(record.status.result or Result.CANCELLED) is not Result.CANCELLED:
-            last[record.node] = record
-    for record in last.values():
-        age = snapshot.age(record.status.completed_at or "")
-        if record.phase is not OperationPhase.FAILED or age is None or age >= _DAY:
-            continue
+    for record in failures(snapshot).values():
         why = one_line(record.status.message, _MAX_WHY) or record.status.reason or "nobody has said why"
         yield Finding(
             subject=record.obj.subject,
@@ -113,12 +104,8 @@ def _after(record: KnownOperation) -> tuple[Remedy, ...]:
     first = (Remedy(step),) if step else ()
     if mig is None:
         return first
-    again = remedies.relabel(record.node, names.MIG_CONFIG_LABEL, mig.config)
-    return (*first, again.why("then ask for the slices again"))
-
-
-def _end(record: KnownOperation) -> float:
-    return seconds(record.status.completed_at or "") or 0.0
+    again = remedies.relabel(record.node, label_of(mig.layouts), mig.config)
+    return (*first, again.why("then ask for it again"))
 
 
 @rule("NOP-06", "kgpu repairs nothing on its own any more", Place.CLUSTER, rests_on=_OWN)

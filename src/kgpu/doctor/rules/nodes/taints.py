@@ -206,8 +206,8 @@ def near_toleration(snapshot: Snapshot) -> Iterator[Finding]:
     rests_on=("NVIDIA GPU Operator documentation: troubleshooting, release notes",),
 )
 def operands_kept_off(snapshot: Snapshot) -> Iterator[Finding]:
-    """The operands' DaemonSets tolerate nvidia.com/gpu:NoSchedule alone; any other taint has to be in
-    spec.daemonsets.tolerations of the ClusterPolicy.
+    """The operands' DaemonSets tolerate the usual taints of their vendors' nodes, such as nvidia.com/gpu:NoSchedule;
+    any other has to be in spec.daemonsets.tolerations of the ClusterPolicy.
     """
     for obj in snapshot.all("DaemonSet"):
         parts = matching.believed(snapshot, obj)

@@ -9,7 +9,7 @@ from typing import Final
 from kgpu.base.remedy import Remedy, words
 from kgpu.doctor import matching, remedies
 from kgpu.doctor.agent_reports import ill
-from kgpu.doctor.model import POSSIBLE, Finding, Level, Place
+from kgpu.doctor.model import CERTAIN, POSSIBLE, Finding, Level, Place
 from kgpu.doctor.objects import Condition, Obj
 from kgpu.doctor.rule import rule
 from kgpu.doctor.rules.quota.refused import refused
@@ -23,9 +23,11 @@ _BAD: Final = re.compile(r"^(?:Error|Errored|Degraded|Failed|Stalled)$")
 """Conditions that say it by True."""
 _MEANT: Final = frozenset({"Disabled", "NotProvided", "NotManaged"})
 _ASIDE: Final = frozenset({"ignored", "disabled"})
+_INVALID: Final = "ValidationError"
+"""The reason of the condition Error of a DeviceConfig that can't be followed as it is written."""
 _REFUSED: Final = frozenset(
     {"ReconcileFailed", "ApplyFailed", "PrerequisiteNotMet", "PodsNotCreated", "Conflict", "ConflictingNodeSelector"}
-    | {"ConfigMapMissing", "ConfigKeyMissing"}
+    | {"ConfigMapMissing", "ConfigKeyMissing", _INVALID}
 )
 """Reasons for which the operator could not make what it wants to make."""
 _REFUSAL: Final = re.compile(
@@ -40,7 +42,8 @@ _SHOWN: Final = 3
 def unready(snapshot: Snapshot) -> Iterator[Finding]:
     """The ClusterPolicy, or another object that configures a GPU stack, has a condition that says that it is not ready,
     and neither its pods nor the nodes show why: the finding quotes the condition. Or a DaemonSet of the stack wants
-    pods on nodes, none of them is ready, and nobody has seen one that would show why.
+    pods on nodes, none of them is ready, and nobody has seen one that would show why. A DeviceConfig that is not valid
+    is told as that at once, whatever else is wrong.
     """
     yield from _without_pods(snapshot)
     for kind in _KINDS:
@@ -122,17 +125,23 @@ def _is_refused(condition: Condition) -> bool:
 
 
 def _finding(snapshot: Snapshot, obj: Obj, wrong: list[Condition]) -> Finding:
-    first = wrong[0]
+    invalid = next((condition for condition in wrong if condition.reason == _INVALID), None)
+    first = invalid or wrong[0]
     message = ": ".join(word for word in (first.reason, first.message) if word)
     age = snapshot.age(first.since)
-    young = age is not None and age < _SETTLING
+    young = age is not None and age < _SETTLING and invalid is None
     space = ("-n", obj.namespace) if obj.namespace else ()
+    shown = Remedy("kubectl {}", words(*space, "describe", obj.kind.lower(), obj.name))
     return Finding(
         subject=obj.subject,
         cause=f"{obj} calls itself not ready ({first.type}={first.status})" + (f": {message}" if message else ""),
         evidence=tuple(condition.cite() for condition in wrong[:_SHOWN]),
-        remedy=(Remedy("kubectl {}", words(*space, "describe", obj.kind.lower(), obj.name)), Remedy("kgpu status")),
-        confidence=POSSIBLE,
+        remedy=(
+            (remedies.edit(obj.namespace, obj.kind.lower(), obj.name), shown)
+            if invalid is not None and obj.namespace
+            else (shown, Remedy("kgpu status"))
+        ),
+        confidence=CERTAIN if invalid is not None else POSSIBLE,
         level=Level.WAIT if young else Level.PROBLEM,
         expected="5 minutes after a change; a driver that is built takes up to 20" if young else "",
         since=first.since,

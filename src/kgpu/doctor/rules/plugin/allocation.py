@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import devices as dra
 from kgpu.doctor import matching, remedies
-from kgpu.doctor.kinds import mounted_config_maps
+from kgpu.doctor.agent_reports import has_ended
+from kgpu.doctor.kinds import Node, mounted_config_maps
 from kgpu.doctor.kubelet_files import given
-from kgpu.doctor.matching import GFD, PLUGIN
+from kgpu.doctor.matching import DRA, GFD, PLUGIN
 from kgpu.doctor.messages import Hit
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
-from kgpu.doctor.objects import seconds
+from kgpu.doctor.objects import Obj, seconds
 from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import LOG, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import uses_mps
 from kgpu.formats import names
+from kgpu.formats.operands import OPERANDS
 from kgpu.formats.plugin_config_parse import examine
 from kgpu.formats.strict import FileKeyError
+
+_HANDED_OUT: Final = (
+    (names.DRA_GPU_DRIVER, matching.NVIDIA), (names.DRA_AMD_DRIVER, matching.AMD),
+    (names.DRA_GAUDI_DRIVER, matching.GAUDI),
+)  # fmt: skip
+"""DRA drivers, and whose devices each hands out."""
+_DRA_ROLE: Final = next(row.role for row in OPERANDS if row.deploy == DRA)
+"""The agent's role that publishes them."""
 
 
 @rule(
@@ -121,42 +131,57 @@ def unknown_keys(snapshot: Snapshot) -> Iterator[Finding]:
     rests_on=("kubernetes-sigs/dra-driver-nvidia-gpu, documentation",),
 )
 def two_owners(snapshot: Snapshot) -> Iterator[Finding]:
-    """The device plugin and the DRA driver each count for themselves."""
-    offers = Counter(device.node for device in dra.devices(snapshot) if device.driver == names.DRA_GPU_DRIVER)
-    both = [
-        node
-        for node in snapshot.nodes.values()
-        if offers[node.name]
-        and any(node.allocatable(name) for name in node.resources() if matching.vendor_of(name) == matching.NVIDIA)
-    ]
-    if not both:
-        return
-    node = both[0]
-    others = f" (and of {len(both) - 1} more)" if len(both) > 1 else ""
-    name = next(
-        name
-        for name in sorted(node.resources())
-        if matching.vendor_of(name) == matching.NVIDIA and node.allocatable(name)
-    )
-    slices = next(
-        device.slice
-        for device in dra.devices(snapshot)
-        if device.node == node.name and device.driver == names.DRA_GPU_DRIVER
-    )
-    yield Finding(
-        subject=node.subject,
-        cause=(
-            f"the GPUs of node {node.name}{others} are handed out twice: it offers {node.allocatable(name)} {name} by "
-            f"device plugin, and {offers[node.name]} devices by DRA; neither knows of the other's pods"
-        ),
-        evidence=(node.cite(f"status.allocatable[{name}]"), slices.cite("spec.driver")),
-        remedy=(
-            Remedy("choose one for each node:"),
-            remedies.label(node.name, f"{names.LABEL_DEPLOY_PREFIX}device-plugin", "false"),
-            Remedy("or leave GPUs out of the DRA driver: --set resources.gpus.enabled=false"),
-        ),
-        confidence=CERTAIN,
-        nodes=tuple(node.name for node in both),
+    """The device plugin and the DRA driver each count for themselves. Slices of kgpu's own driver, which has ended on a
+    node, are no offer: the kubelet takes them away within half a minute.
+    """
+    for driver, vendor in _HANDED_OUT:
+        devices = [device for device in dra.devices(snapshot) if device.driver == driver]
+        offers = Counter(device.node for device in devices)
+        both = [
+            node for node in snapshot.nodes.values()
+            if offers[node.name] and _counted(node, vendor) and not _has_gone(snapshot, node, vendor)
+        ]  # fmt: skip
+        if not both:
+            continue
+        node, name = both[0], _counted(both[0], vendor)
+        others = f" (and of {len(both) - 1} more)" if len(both) > 1 else ""
+        yield Finding(
+            subject=node.subject,
+            cause=(
+                f"the GPUs of node {node.name}{others} are handed out twice: it offers {node.allocatable(name)} {name} "
+                f"by device plugin, and {offers[node.name]} devices by DRA; neither knows of the other's pods"
+            ),
+            evidence=(node.cite(f"status.allocatable[{name}]"), _slice_of(node, devices).cite("spec.driver")),
+            remedy=_one_of_them(node, vendor),
+            confidence=CERTAIN,
+            nodes=tuple(one.name for one in both),
+        )
+
+
+def _has_gone(snapshot: Snapshot, node: Node, vendor: str) -> bool:
+    """Whether the driver of the node's slices was kgpu's, which has handed the GPUs back to the device plugin."""
+    others = (pod for pod in matching.pods_of_part(snapshot, DRA, vendor=vendor, node=node.name) if not pod.ended)
+    return has_ended(node, _DRA_ROLE) and not any(others)
+
+
+def _slice_of(node: Node, devices: Iterable[dra.Device]) -> Obj:
+    return next(device.slice for device in devices if device.node == node.name)
+
+
+def _counted(node: Node, vendor: str) -> str:
+    """The first resource with a vendor's devices that the node offers, "" for none."""
+    names_of = (name for name in sorted(node.resources()) if matching.vendor_of(name) == vendor)
+    return next((name for name in names_of if node.allocatable(name)), "")
+
+
+def _one_of_them(node: Node, vendor: str) -> tuple[Remedy, ...]:
+    choose = Remedy("choose one for each node:")
+    if vendor != matching.NVIDIA:
+        return choose, Remedy("keep the DaemonSet of the device plugin, or that of the DRA driver, off the node")
+    return (
+        choose,
+        remedies.label(node.name, f"{names.LABEL_DEPLOY_PREFIX}device-plugin", "false"),
+        Remedy("or leave GPUs out of the DRA driver: --set resources.gpus.enabled=false"),
     )
 
 

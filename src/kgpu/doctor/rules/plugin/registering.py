@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from kgpu.base.printable import counted
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import cluster_policy, matching, messages, remedies
+from kgpu.doctor import cluster_policy, devices, matching, messages, remedies
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import GFD, PLUGIN
 from kgpu.doctor.messages import Hit
@@ -44,8 +45,8 @@ def replaced(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             subject=pods[0].subject,
             cause=(
-                f"{len(pods)} pod{'s' if len(pods) > 1 else ''} of {owner} were refused by the kubelet before the "
-                "device plugin had registered, and have been replaced since: nothing is broken now"
+                f"{counted(len(pods), f'pod of {owner} was', f'pods of {owner} were')} refused by the kubelet before "
+                "the device plugin had registered, and have been replaced since: nothing is broken now"
             ),
             evidence=tuple(pod.cite("status.message") for pod in pods[:3]),
             remedy=(remedies.delete_pod(namespace, *(pod.name for pod in pods[:20])),),
@@ -78,7 +79,7 @@ def zeroed(snapshot: Snapshot) -> Iterator[Finding]:
         for resource in _emptied(snapshot, node):
             plugins = matching.pods_of_part(snapshot, PLUGIN, vendor=matching.vendor_of(resource), node=node.name)
             running = [pod for pod in plugins if pod.ready]
-            if not running and not all(pod.ended for pod in plugins):
+            if (not running and not all(pod.ended for pod in plugins)) or left_to_claims(snapshot, node, resource):
                 continue
             pod = running[0] if running else None
             steps = (remedies.delete_pod(pod.namespace, pod.name),) if pod else ()
@@ -112,7 +113,7 @@ def _closed(snapshot: Snapshot) -> Iterator[Finding]:
         if node.ready is False or node.name in off:
             continue
         for resource in sorted(filter(matching.is_accelerator, node.resources())):
-            if not is_closed(snapshot, node, resource):
+            if not is_closed(snapshot, node, resource) or left_to_claims(snapshot, node, resource):
                 continue
             vendor = matching.vendor_of(resource)
             plugins = [
@@ -162,11 +163,21 @@ def is_closed(snapshot: Snapshot, node: Node, resource: str) -> bool:
     vendor = matching.vendor_of(resource)
     if any(matching.vendor_of(name) == vendor and node.allocatable(name) for name in node.resources()):
         return False
-    return not any(
-        pod.ready
-        for part in (PLUGIN, matching.AGENT)
-        for pod in matching.pods_of_part(snapshot, part, vendor=vendor, node=node.name)
+    pods = (
+        *matching.pods_of_part(snapshot, PLUGIN, vendor=vendor, node=node.name),
+        *matching.pods_of_part(snapshot, matching.AGENT, node=node.name),  # on nodes of every vendor
     )
+    return not any(pod.ready for pod in pods)
+
+
+def left_to_claims(snapshot: Snapshot, node: Node, resource: str) -> bool:
+    """Whether a DRA driver has taken the device plugin's place: it offers the devices, and no plugin's pod is there. Of
+    a plugin that has been there the kubelet keeps the resource, with none allocatable.
+    """
+    if node.allocatable(resource) or not devices.by_claims(snapshot, node.name, resource):
+        return False
+    plugins = matching.pods_of_part(snapshot, PLUGIN, vendor=matching.vendor_of(resource), node=node.name)
+    return all(pod.ended or pod.deleting for pod in plugins)
 
 
 def _emptied(snapshot: Snapshot, node: Node) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.base.plain import mapping, text
+from kgpu.base.printable import counted
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
 from kgpu.doctor.agent_reports import ill, says_more
@@ -36,6 +37,8 @@ _INIT: Final = "seconds to minutes as a rule; up to an hour where a model or dat
 _PULL: Final = "20 minutes at most, for an image of some gigabytes"
 _MANY: Final = 3
 """Restarts after which the age, which dumps often do not tell, does not matter."""
+_AGAIN: Final = 2
+"""The same for what waits for nothing else."""
 _ORDER: Final = (matching.DRIVER, matching.TOOLKIT, matching.VALIDATOR, matching.MIG_MANAGER, matching.PLUGIN)
 _FIRM: Final = matching.CREATE_WORDS | matching.IMAGE_WORDS - {"ErrImagePull", "RegistryUnavailable"}
 _GPU_CONDITION: Final = re.compile(
@@ -222,7 +225,8 @@ def _how(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
     warning = next((event for event in snapshot.events(pod) if event.warning and event.reason not in _NO_CAUSE), None)
     at = matching.failing(pod)
     if at is not None:
-        return _ending(pod, at, warning, age_of(snapshot, pod, at), stack=stack)
+        waits_for_others = stack and not _is_failed_operator(snapshot, pod, at)
+        return _ending(pod, at, warning, age_of(snapshot, pod, at), stack=waits_for_others)
     at = matching.initialising(pod)
     if at is not None:
         return _initialising(snapshot, pod, at, warning, stack=stack)
@@ -247,6 +251,12 @@ def _how(snapshot: Snapshot, pod: Pod) -> _Stuck | None:
     if at is None or age is None or age < patience:
         return None
     return _Stuck(pod=pod, how=_not_ready(age), container=at, warning=warning)
+
+
+def _is_failed_operator(snapshot: Snapshot, pod: Pod, at: Container) -> bool:
+    """Whether an operator has ended more than once: other than its operands it waits for nothing."""
+    parts = matching.parts_of_pod(snapshot, pod)
+    return at.restarts >= _AGAIN and any(part.name == matching.OPERATOR for part in parts)
 
 
 def _all_nodes(snapshot: Snapshot) -> bool:
@@ -317,7 +327,7 @@ def _ending(pod: Pod, at: Container, warning: Event | None, age: float | None, *
     if not ended:
         code = f", exit code {at.exit_code}" if at.exit_code is not None else ""
         return _Stuck(pod=pod, how=word + code, container=at, warning=warning)
-    again = f", {at.restarts} restart{'s' if at.restarts > 1 else ''} so far" if at.restarts else ""
+    again = f", {counted(at.restarts, 'restart')} so far" if at.restarts else ""
     nothing = "; with 0 a program says that it is done: should it be a Job?" if at.exit_code == 0 else ""
     return _Stuck(
         pod=pod, how=f"{word}: it ends with {_code(at)}{again}{nothing}", container=at, warning=warning, ends=True

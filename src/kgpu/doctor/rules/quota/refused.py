@@ -8,12 +8,13 @@ from typing import Final
 
 from kgpu.base.plain import mapping
 from kgpu.base.remedy import Remedy
-from kgpu.doctor import matching, remedies
+from kgpu.doctor import hami, matching, remedies
 from kgpu.doctor.kinds import Event, Pod
 from kgpu.doctor.model import CERTAIN, Finding, Level, Place, Subject
 from kgpu.doctor.objects import Obj, plain, seconds
 from kgpu.doctor.rule import rule
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.formats import names
 
 _EXCEEDED: Final = re.compile(
     r"exceeded quota: (?P<quota>[^,\s]+), requested: (?P<asked>\S+?=\S+?)(?:, ?used: (?P<used>[^,\s]+))?"
@@ -219,7 +220,9 @@ def _refusals(snapshot: Snapshot, pattern: re.Pattern[str], what: str, remedy: t
 
 @rule("QTA-05", "A quota that counts nothing", Place.CLUSTER)
 def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
-    """A ResourceQuota counts extended resources only under keys that begin with requests."""
+    """A ResourceQuota counts extended resources only under keys that begin with requests. HAMi's scheduler reads
+    limits.nvidia.com/gpu by itself.
+    """
     # A quota on limits of an extended resource, or on the resource by its bare name, which is not counted.
     for quota in snapshot.all("ResourceQuota"):
         hard = quota.map("spec.hard")
@@ -229,9 +232,14 @@ def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
                 continue
             if f"requests.{resource}" in hard:
                 continue
+            by_hami = str(key) == f"limits.{names.GPU_RESOURCE}" and any(
+                hami.cards(node) is not None for node in snapshot.nodes.values()
+            )
             yield Finding(
                 subject=quota.subject,
-                cause=f"{quota} limits {key}, which is never counted: of such resources only the prefix requests. is",
+                cause=f"{quota} limits {key}, which HAMi's scheduler alone counts: Kubernetes does not"
+                if by_hami
+                else f"{quota} limits {key}, which is never counted: of such resources only the prefix requests. is",
                 evidence=(quota.cite(f"spec.hard[{key}]"), quota.cite(f"status.used[{key}]")),
                 remedy=(
                     (
@@ -244,7 +252,7 @@ def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
                     ),
                 ),
                 confidence=CERTAIN,
-                level=Level.PROBLEM,
+                level=Level.NOTE if by_hami else Level.PROBLEM,
             )
 
 

@@ -20,14 +20,10 @@ from kgpu.doctor.waiting import AFFINITY, RESOURCES, Waiting, waiting
 from kgpu.fit.filters_volume import BINDING, ZONE
 from kgpu.fit.selectors import Requirement
 from kgpu.formats import names
+from kgpu.kube.owners import WORKING_TOGETHER
 
 _COUNT: Final = names.LABEL_GPU_COUNT
 _TERMS: Final = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
-_GANGS: Final = frozenset(
-    {"PyTorchJob", "MPIJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "TrainJob", "RayJob", "LeaderWorkerSet"}
-)
-_GROUP_NAMES: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
-"""The annotations by which Volcano's pods name their PodGroup."""
 _UNPLACED: Final = frozenset({"Pending", "Inqueue", "Unknown"})
 """Phases of Volcano's PodGroup in which some of its pods have no node."""
 _QUEUE_FULL: Final = "queue resource quota insufficient"
@@ -170,7 +166,7 @@ def queue_says_no(snapshot: Snapshot) -> Iterator[Finding]:
                 for pod in snapshot.pods.values()
                 if pod.namespace == group.namespace
                 and pod.unplaced
-                and pod.annotations.get("pod-group-name") == group.name
+                and pod.annotations.get(names.KAI_POD_GROUP) == group.name
             )
             word = text(known[0].get("reason"))
             why, _, step = _KAI[word].partition(": ")
@@ -193,7 +189,7 @@ def _gang_waits(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         pods = [
             pod for pod in snapshot.pods.values() if pod.namespace == group.namespace and pod.unplaced
-            and group.name in map(pod.annotations.get, _GROUP_NAMES)
+            and group.name in map(pod.annotations.get, names.VOLCANO_POD_GROUP)
         ]  # fmt: skip
         asks = any(map(matching.is_accelerator, group.map("spec.minResources")))
         if not asks and not any(map(matching.uses_accelerators, pods)):
@@ -271,7 +267,7 @@ def gang(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _all_or_none(snapshot: Snapshot, pod: Pod) -> bool:
     kind, _, name = pod.owner.partition("/")
-    if kind in _GANGS:
+    if kind in WORKING_TOGETHER:
         return True
     job = snapshot.get("Job", name, pod.namespace) if kind == "Job" else None
     return job is not None and job.text("spec.completionMode") == "Indexed"

@@ -11,7 +11,7 @@ from kgpu.doctor.kinds import Node
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Place
 from kgpu.doctor.node_operations import holding
 from kgpu.doctor.rule import rule
-from kgpu.doctor.rules.plugin.registering import is_closed
+from kgpu.doctor.rules.plugin.registering import is_closed, left_to_claims
 from kgpu.doctor.scheduler import silent_scheduler
 from kgpu.doctor.smallest_change import named
 from kgpu.doctor.snapshot import Snapshot
@@ -86,6 +86,8 @@ def unhealthy(snapshot: Snapshot) -> Iterator[Finding]:
             if not matching.is_accelerator(resource) or can is None or not 0 <= can < have:
                 continue
             if can == 0 and node.ready is False:
+                continue
+            if left_to_claims(snapshot, node, resource):
                 continue
             if is_closed(snapshot, node, resource):
                 continue  # all at once: DPL-03 reports that their plugin is missing

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from kgpu.base.plain import items, mapping, text
+from kgpu.base.errors import DriverFault
+from kgpu.base.plain import mapping, text
 from kgpu.base.remedy import Remedy
 from kgpu.doctor import matching, remedies
+from kgpu.doctor.agent_reports import without_driver
 from kgpu.doctor.host_facts import HostFacts
 from kgpu.doctor.kinds import Node, Pod
 from kgpu.doctor.matching import AMD, EXPORTER, GFD, OPERATOR, PLUGIN
@@ -19,28 +21,30 @@ from kgpu.doctor.rule import rule
 from kgpu.doctor.signs import EVENT, KERNEL, LOG, STATUS, Sign, rules_of
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.stack_config import still_broken
+from kgpu.doctor.vendor_drivers import AMD as DRIVER
+from kgpu.doctor.vendor_drivers import DRIVERS, cards_of, hosts_of, missing_modules, not_loaded
+from kgpu.doctor.vendor_gpus import troubled
 from kgpu.formats import names
+from kgpu.hw.port import Problem
 
 _RESOURCE: Final = names.AMD_GPU_RESOURCE
 _FINALIZER: Final = names.AMD_DEVICECONFIG_FINALIZER
 _HEALTH: Final = re.compile(r"metricsexporter\.amd\.com\.gpu\.(?P<index>\w+)\.state")
-_ABOVE: Final = ("SCH-01", "SCH-02", "SCH-14", "DPL-01", "DPL-03", "AMD-03")
-_LOAD: Final = (
-    Remedy("modprobe amdgpu"),
-    Remedy("where there is no such module:"),
-    Remedy("apt-get install amdgpu-dkms"),
-    Remedy("or a DeviceConfig with spec.driver.enable: true"),
-)
+_ABOVE: Final = ("SCH-01", "SCH-02", "SCH-03", "SCH-14", "DPL-01", "DPL-03", "AMD-03")
 _WAIT_SECONDS: Final = 1800.0
+_WITH_COMPUTE: Final = (
+    Remedy("modinfo amdgpu | grep -i filename; dmesg | grep -i kfd; grep -i hsa /boot/config-$(uname -r)"),
+    Remedy("take a kernel and a ROCm driver that go together (Talos: the amdgpu extension)"),
+)
+_VIRTUAL: Final = f"{names.NFD_PREFIX}amd-vgpu"
+"""The label of AMD's rule of node features for virtual functions."""
+_KFD: Final = "/sys/class/kfd"
 _PARTS: Final = (PLUGIN, GFD, EXPORTER, OPERATOR)
 
 
 def _hosts(snapshot: Snapshot) -> Iterator[tuple[Node, HostFacts]]:
     """Nodes with AMD cards whose host facts are known, with those facts."""
-    for node in matching.gpu_nodes(snapshot, AMD):
-        host = snapshot.hosts.get(node.name)
-        if host is not None:
-            yield node, host
+    return ((node, host) for host, node, _ in hosts_of(snapshot, DRIVER) if node is not None)
 
 
 def _of_node(
@@ -52,27 +56,6 @@ def _of_node(
     )  # fmt: skip
 
 
-def no_driver(snapshot: Snapshot) -> Iterator[Finding]:
-    """AMD-01 by the host's facts."""
-    for node, host in _hosts(snapshot):
-        if host.modules is None or "amdgpu" in host.modules or host.present.get("/sys/module/amdgpu/drivers"):
-            continue
-        if node.allocatable(_RESOURCE) or not any(device.vendor == "1002" for device in host.pci or ()):
-            continue
-        yield _of_node(
-            node,
-            f"node {node.name} has AMD GPUs on its bus, and the module amdgpu is not loaded",
-            (
-                host.cite("present", "/sys/module/amdgpu/drivers: not there"),
-                host.cite("pci", ", ".join(device.address for device in host.pci or () if device.vendor == "1002")),
-            ),
-            (
-                Remedy("on {}:", node.name),
-                *_LOAD,
-            ),
-        )
-
-
 @rule(
     "AMD-02",
     "No compute part of the driver",
@@ -81,24 +64,49 @@ def no_driver(snapshot: Snapshot) -> Iterator[Finding]:
     rests_on=("ROCm/k8s-device-plugin#42", "ROCm/k8s-device-plugin#40", "ROCm/k8s-device-plugin#23"),
 )
 def no_compute(snapshot: Snapshot) -> Iterator[Finding]:
-    """Without /dev/kfd the plugin runs, finds nothing and says nothing."""
-    for node, host in _hosts(snapshot):
-        loaded = "amdgpu" in (host.modules or {})
-        gone = host.present.get("/sys/class/kfd") is False or (host.devices is not None and "kfd" not in host.devices)
-        if not loaded or not gone or node.allocatable(_RESOURCE):
+    """Without /dev/kfd the plugin runs, finds nothing and says nothing. The KFD also leaves out GPUs that it does not
+    support.
+    """
+    yield from troubled(snapshot, Problem.UNPROVEN)
+    seen = set()
+    for host, node, cards in hosts_of(snapshot, DRIVER):
+        offers = node is not None and node.allocatable(_RESOURCE)
+        loaded = not missing_modules(host, DRIVER) and bool(host.modules)
+        # No device files at all means that nobody has looked, as in a container that has no /dev.
+        gone = host.present.get(_KFD) is False or (host.devices and "kfd" not in host.devices)
+        if not loaded or not gone or offers:
             continue
-        plugins = [pod for pod in matching.pods_of_part(snapshot, PLUGIN, vendor=AMD, node=node.name) if pod.ready]
-        yield _of_node(
-            node,
-            f"node {node.name} has amdgpu loaded without its compute part: there is no /dev/kfd, so it offers no "
-            f"{_RESOURCE}{f' although {plugins[0]} runs' if plugins else ''}",
-            (host.cite("modules", "amdgpu"), host.cite("present", "/sys/class/kfd: not there")),
-            (
-                Remedy("on {}:", node.name),
-                Remedy("modinfo amdgpu | grep -i filename; dmesg | grep -i kfd"),
-                Remedy("take a kernel and a ROCm driver that go together (Talos: the amdgpu extension)"),
+        seen.add(host.node)
+        plugins = matching.pods_of_part(snapshot, PLUGIN, vendor=AMD, node=host.node)
+        ready = next((f" although {pod} runs" for pod in plugins if pod.ready), "")
+        yield Finding(
+            subject=Subject("Node", host.node),
+            cause=(
+                f"node {host.node} has amdgpu loaded without its compute part: there is no /dev/kfd, so it offers no "
+                f"{_RESOURCE}{ready}"
             ),
+            evidence=(
+                host.cite("modules", "amdgpu"),
+                host.cite("present", f"{_KFD}: not there"),
+                *((host.cite("pci", ", ".join(card.address for card in cards)),) if cards else ()),
+            ),
+            remedy=(
+                Remedy("on {}:", host.node),
+                *_WITH_COMPUTE,
+            ),
+            confidence=CERTAIN,
+            nodes=(host.node,),
         )
+    for node, said, now in without_driver(snapshot, AMD, DriverFault.INCOMPLETE):
+        if node.name not in seen:
+            yield _of_node(
+                node,
+                f"node {node.name} has amdgpu loaded without its compute part (KFD): none of its GPUs can be used",
+                (said.cite(),),
+                (Remedy("on {}:", node.name), *_WITH_COMPUTE),
+                confidence=CERTAIN if now else LIKELY,
+                since=said.since,
+            )
 
 
 @rule(
@@ -150,29 +158,88 @@ def _module_states(snapshot: Snapshot, node: str) -> Iterator[tuple[Obj, str, Ev
     "The kernel's own amdgpu is in the way",
     Place.KERNEL,
     explains=_ABOVE,
-    rests_on=("ROCm/gpu-operator, documentation",),
+    rests_on=("ROCm/gpu-operator, documentation", "ROCm/gpu-operator#330"),
 )
 def inbox_driver(snapshot: Snapshot) -> Iterator[Finding]:
-    """KMM does not replace a module that is loaded: it has to be on the blacklist before the machine starts."""
+    """KMM does not replace a module that is loaded: it has to be on the blacklist before the machine starts, in the
+    initramfs too, from which Ubuntu 22.04 loads it.
+    """
     for node, host in _hosts(snapshot):
         ready = any(key.startswith("kmm.node.kubernetes.io/") and key.endswith(".ready") for key in node.labels)
         if "amdgpu" not in (host.modules or {}) or ready or any("amdgpu" in module for module in host.dkms or ()):
             continue
+        barred = host.blacklist.get("amdgpu", "")
         for config in snapshot.all("DeviceConfig"):
-            if config.at("spec.driver.enable") is True and config.at("spec.driver.blacklist") is not True:
-                yield _of_node(
-                    node,
-                    f"{config} is to bring a driver to node {node.name}, where the kernel's own amdgpu is loaded "
-                    "already: the new one is never loaded",
-                    (host.cite("modules", "amdgpu"), config.cite("spec.driver.blacklist")),
-                    (
-                        remedies.patch(
-                            config.namespace, "deviceconfig", config.name, {"spec": {"driver": {"blacklist": True}}}
-                        ),
-                        *remedies.reboot(node.name),
-                    ),
-                    confidence=LIKELY,
-                )
+            asked = config.at("spec.driver.blacklist") is True
+            if config.at("spec.driver.enable") is not True or (asked and not barred):
+                continue
+            patched = remedies.patch(
+                config.namespace, "deviceconfig", config.name, {"spec": {"driver": {"blacklist": True}}}
+            )
+            yield _of_node(
+                node,
+                f"{config} is to bring a driver to node {node.name}, where the kernel's own amdgpu is loaded "
+                "already: the new one is never loaded"
+                + (f"; {barred} forbids it, and it was loaded before that is read" if barred else ""),
+                (
+                    host.cite("modules", "amdgpu"),
+                    config.cite("spec.driver.blacklist"),
+                    *((host.cite("blacklist", f"amdgpu: {barred}"),) if barred else ()),
+                ),
+                (
+                    *((Remedy("on {}:", node.name), Remedy("update-initramfs -u")) if barred else (patched,)),
+                    *remedies.reboot(node.name),
+                ),
+                confidence=LIKELY,
+            )
+
+
+@rule(
+    "AMD-19",
+    "No DeviceConfig selects the node",
+    Place.CLUSTER,
+    explains=_ABOVE,
+    rests_on=("ROCm/gpu-operator#183", "ROCm/gpu-operator#139"),
+)
+def not_selected(snapshot: Snapshot) -> Iterator[Finding]:
+    """AMD's operator brings its parts to nodes that spec.selector matches, usually amd-gpu=true. Virtual functions have
+    amd-vgpu instead, and a device id that AMD's rule of node features does not list has neither.
+    """
+    configs = [config for config in snapshot.all("DeviceConfig") if config.map("spec.selector") and not config.deleting]
+    for node in matching.gpu_nodes(snapshot, AMD) if configs else ():
+        offers = any(node.capacity(name) for name in node.resources() if matching.vendor_of(name) == AMD)
+        if offers or any(_selects(config, node) for config in configs):
+            continue
+        wanted = configs[0].map("spec.selector")
+        lacks = [f"{key}={value}" for key, value in wanted.items() if node.labels.get(str(key)) != value]
+        host = snapshot.hosts.get(node.name)
+        cards = cards_of(host, DRIVER) if host else []
+        ids = f" (device {cards[0].device})" if cards and cards[0].device else ""
+        key = next(
+            (label for label in (_VIRTUAL, matching.pci_label(node, AMD)) if node.labels.get(label) == "true"), ""
+        )
+        yield _of_node(
+            node,
+            f"node {node.name} has AMD GPUs{ids} and not the label {', '.join(lacks)} that {configs[0]} selects nodes "
+            "by: AMD's operator brings no part there",
+            (
+                configs[0].cite("spec.selector"),
+                node.cite(f"metadata.labels[{key}]") if key else node.cite("metadata.labels"),
+                *((host.cite("pci", f"{cards[0].address} 1002:{cards[0].device}"),) if host and cards else ()),
+            ),
+            (
+                Remedy("a DeviceConfig for these nodes, or this one's selector:"),
+                remedies.patch(
+                    configs[0].namespace, "deviceconfig", configs[0].name,
+                    {"spec": {"selector": {**dict.fromkeys(wanted, None), key or _VIRTUAL: "true"}}},
+                ),
+            ),
+            confidence=LIKELY,
+        )  # fmt: skip
+
+
+def _selects(config: Obj, node: Node) -> bool:
+    return all(node.labels.get(str(key)) == value for key, value in config.map("spec.selector").items())
 
 
 def _states(snapshot: Snapshot, wanted: str) -> Iterator[tuple[Obj, str, Evidence]]:
@@ -224,7 +291,7 @@ def left_taint(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 _TAINTS: Final = {
-    "amd-dcm": (
+    names.AMD_PARTITION_TAINT: (
         "AMD-09",
         "a change of partitions",
         remedies.TAINT + "   # when the partitions are as wanted",
@@ -407,10 +474,10 @@ def no_remediation(snapshot: Snapshot) -> Iterator[Finding]:
                     )
 
 
-def _is_amd(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+def _is_of_vendors(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
     if hit.pod is None:
         return ()
-    mine = {pod.key for part in _PARTS for pod in matching.pods_of_part(snapshot, part) if _vendor(pod) == AMD}
+    mine = {pod.key for part in _PARTS for pod in matching.pods_of_part(snapshot, part) if _vendor(pod) in DRIVERS}
     if hit.pod.key not in mine:
         return None
     host = snapshot.hosts.get(hit.node)
@@ -422,14 +489,43 @@ def _vendor(pod: Pod) -> str:
     return next((part.vendor for part in matching.parts_of(pod) if part.vendor), "")
 
 
-def _no_group(_: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
-    """Evidence that the pod has an AMD GPU and no group that may open its device files."""
-    pod = hit.pod
-    if pod is None or not any(name.startswith(names.AMD_RESOURCE_PREFIX) for name in matching.accelerators(pod)):
-        return None
-    if items(pod.at("spec.securityContext.supplementalGroups")):
-        return None
-    return (pod.cite("spec.securityContext"),)
+def mixed_modes(snapshot: Snapshot) -> Iterator[Finding]:
+    """AMD-08 by the node itself: its GPUs are parted differently, and their devices are offered as one resource, so
+    that those in the less frequent mode are left out. Whether that is so shows on the Node alone.
+    """
+    for host, node, _ in hosts_of(snapshot, DRIVER):
+        modes = {gpu.index: gpu.mode for gpu in host.gpus or () if gpu.mode}
+        single = node is not None and node.capacity(_RESOURCE)
+        others = node is not None and any(
+            name != _RESOURCE and node.capacity(name) for name in node.resources() if matching.vendor_of(name) == AMD
+        )
+        if len(set(modes.values())) < 2 or not single or others or node is None:
+            continue
+        usual = max(set(modes.values()), key=lambda mode: (list(modes.values()).count(mode), mode))
+        several = ", ".join(sorted(set(modes.values())))
+        odd = [index for index, mode in modes.items() if mode != usual]
+        yield _of_node(
+            node,
+            f"GPUs of node {node.name} are partitioned in different ways ({several}), and "
+            f"offered as {_RESOURCE} alone: GPU {', '.join(map(str, odd))} is left out",
+            (
+                host.cite("gpus", ", ".join(f"GPU {index} {mode}" for index, mode in modes.items())),
+                node.cite(f"status.capacity[{_RESOURCE}]"),
+            ),
+            (
+                Remedy("start the plugin with --resource-naming-strategy mixed"),
+                Remedy("or partition all GPUs alike, on {}:", node.name),
+                Remedy("amd-smi set --gpu {} --compute-partition {}", odd[0], usual.partition("_")[0].upper()),
+            ),
+            confidence=LIKELY,
+        )
+
+
+def _in_use(snapshot: Snapshot, hit: Hit) -> tuple[Evidence, ...] | None:
+    """Who has the driver open on the node."""
+    host = snapshot.hosts.get(hit.node)
+    users = [f"{one.pid} {one.name}" for one in (host.processes if host else None) or () if "/dev/kfd" in one.holds]
+    return (host.cite("processes", f"{', '.join(users[:6])} with /dev/kfd open"),) if host and users else ()
 
 
 def _version_slip(snapshot: Snapshot) -> Iterator[Finding]:
@@ -469,12 +565,12 @@ RULES: Final = rules_of(
         words="amdgpu driver unavailable",
         where=(LOG, STATUS),
         parts=(PLUGIN, GFD),
-        besides=no_driver,
+        besides=lambda snapshot: not_loaded(snapshot, DRIVER),
         confidence=CERTAIN,
         cause="{who} ends: the module amdgpu is not loaded on node {node}",
         remedy=(
             "on the node:",
-            *_LOAD,
+            *DRIVER.load,
         ),
         explain="AMD's plugin and its node labeller end with exit code 2 where /sys/module/amdgpu/drivers is missing.",
         explains=_ABOVE,
@@ -505,11 +601,11 @@ RULES: Final = rules_of(
         words="",
         where=(LOG, STATUS),
         parts=_PARTS,
-        proof=_is_amd,
+        proof=_is_of_vendors,
         cause="{who} ends: node {node} has no inotify instances left",
         remedy=("on the node:", "sysctl -w fs.inotify.max_user_instances=8192"),
         explain="Each watcher of files takes an instance; the usual limit of 128 is soon reached.",
-        rests_on=("AMD ROCm documentation",),
+        rests_on=("AMD ROCm documentation", "intel/intel-device-plugins-for-kubernetes#1915"),
     ),
     Sign(
         id="AMD-08",
@@ -521,6 +617,7 @@ RULES: Final = rules_of(
         parts=(PLUGIN,),
         always=True,
         proof=still_broken,
+        besides=mixed_modes,
         confidence=CERTAIN,
         cause=(
             "{who} offers nothing: GPUs of node {node} are partitioned in different ways, "
@@ -542,6 +639,7 @@ RULES: Final = rules_of(
         pattern=r"Module amdgpu is in use|amdgpu.*(?:is in use by|module is busy|resource busy)",
         words="amdgpu",
         where=(LOG, STATUS, EVENT),
+        proof=_in_use,
         cause="{who} can't replace the driver on node {node}: amdgpu is in use",
         remedy=(
             "on the node:",
@@ -551,28 +649,6 @@ RULES: Final = rules_of(
         explain="Workloads, the metrics exporter and the device plugin hold the module.",
         explains=_ABOVE,
         rests_on=("AMD ROCm documentation",),
-    ),
-    Sign(
-        id="AMD-17",
-        title="No right to open the GPU",
-        place=Place.RUNTIME,
-        pattern=(
-            r"hipErrorNoDevice|[Uu]nable to open /dev/kfd|/dev/kfd.*[Pp]ermission denied"
-            r"|[Pp]ermission denied.*/dev/(?:kfd|dri)"
-        ),
-        words="",
-        where=(LOG, STATUS),
-        proof=_no_group,
-        cause="{who} has an AMD GPU and may not open /dev/kfd: its user is in none of the groups that may",
-        remedy=(
-            "on the node:",
-            "stat -c %g /dev/kfd /dev/dri/renderD128",
-            "spec.securityContext.supplementalGroups: [those numbers, usually 44 and 109 (video, render)]",
-        ),
-        explain=(
-            "The device files belong to the groups video and render of the host; "
-            "a user other than root needs their numbers."
-        ),
     ),
     Sign(
         id="AMD-18",

@@ -13,13 +13,18 @@ LAYOUT: Final = 0x414D44  # "AMD"
 
 
 class GpuRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What was done to a GPU: the modes that it is cut by, its faults, errors, and processes by pid with their MiB."""
+    """What was done to a GPU: its modes, faults, errors, resets, and processes by pid with their MiB.
+
+    ``requested`` is the memory mode that the driver's next start puts in force, "" for the one that is.
+    """
 
     compute: str = ""
     memory: str = ""
+    requested: str = ""
     faults: list[str] = []
     corrected: int = 0
     uncorrected: int = 0
+    resets: int = 0
     processes: dict[str, int] = {}
 
 

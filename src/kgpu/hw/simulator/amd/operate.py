@@ -5,6 +5,7 @@ Every function takes the root that ``create`` made. Input errors are ``ConfigErr
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ FAULTS: Final[Mapping[str, str]] = {
     "ecc": "memory errors are counted (RAS)",
 }
 ASIDE: Final = ".unloaded"
+_USUAL: Final = {"NPS1": "SPX", "NPS2": "DPX"}
+"""The compute mode that the driver takes by itself for a memory mode; for all others CPX."""
 _OF_DRIVER: Final = (
     "sys/module/amdgpu",
     "sys/class/kfd",
@@ -97,12 +100,19 @@ def clear(root: Path, gpu: int | None = None) -> None:
     with changing(root) as record:
         for index in range(len(record.gpus)) if gpu is None else [gpu]:
             state = _gpu(record, index)
+            if state.faults or state.corrected or state.uncorrected:
+                state.resets += 1
+                _log(root, record, index, f"GPU reset({state.resets}) succeeded!")
             state.faults, state.corrected, state.uncorrected = [], 0, 0
             tree.show_gpu(root, record, index)
 
 
 def set_partition(root: Path, gpus: Sequence[int], compute: str, memory: str = "") -> None:
     """Cut GPUs by other modes; without ``memory`` that one stays. The driver refuses while processes use one."""
+    there = node_file.read(root)
+    for gpu in gpus:  # what can't be at any time is told at once: a change of others may take long
+        _gpu(there, gpu)
+        _check_modes(there.profile.gpus[gpu].model, compute.upper(), memory.upper())
     with changing(root) as record:
         for gpu in gpus:
             state, model = _gpu(record, gpu), record.profile.gpus[gpu].model
@@ -118,12 +128,42 @@ def set_partition(root: Path, gpus: Sequence[int], compute: str, memory: str = "
             tree.show_gpu(root, record, gpu)
 
 
+def store_mode(root: Path, gpu: int, kind: str, mode: str) -> int:
+    """What the kernel does when somebody writes a mode (``kind``: compute or memory); its error number, 0 for none."""
+    with changing(root) as record:
+        state, model = record.gpus[gpu], record.profile.gpus[gpu].model
+        if tree.LOST in state.faults:
+            return errno.ENODEV
+        if kind == "memory":
+            if mode not in model.memory:
+                return errno.EINVAL
+            state.requested = mode if mode != state.memory else state.requested
+            return 0
+        if mode not in model.compute or model.memory[state.memory] > model.compute[mode]:
+            return errno.EINVAL
+        if state.processes:
+            return errno.EBUSY
+        state.compute = mode
+        record.generation += 1
+        tree.show_topology(root, record)
+        tree.show_gpu(root, record, gpu)
+        return 0
+
+
+def _start(model: AmdModel, state: GpuRecord) -> None:
+    """What the driver's start does to a GPU: its memory mode is in force, with the compute mode that goes with it."""
+    if model.memory:
+        state.memory, state.requested = state.requested or state.memory, ""
+        usual = _USUAL.get(state.memory, "CPX")
+        state.compute = usual if usual in model.compute else next(iter(model.compute))
+
+
 def _check_modes(model: AmdModel, compute: str, memory: str) -> None:
     for wanted, known, option in ((compute, model.compute, "--mode"), (memory, model.memory, "--memory")):
-        if wanted not in known:
+        if wanted and wanted not in known:
             have = f"one of: {', '.join(known)}" if known else "a GPU that can be cut"
             raise ConfigError(f'{model.name} has no mode "{wanted:.40}"', have, f"correct {option}")
-    if model.memory[memory] > model.compute[compute]:
+    if memory and model.memory[memory] > model.compute[compute]:
         raise ConfigError(
             f"{compute} with {memory}", "as many parts as the memory has at least", "cut it into more parts, as by CPX"
         )
@@ -166,6 +206,12 @@ def load(root: Path, version: str | None = None) -> str:
         for name in _OF_DRIVER:
             _move(root / ASIDE / name, root / name)
         shutil.rmtree(root / ASIDE, ignore_errors=True)
+        if not record.loaded:
+            for index, gpu in enumerate(record.profile.gpus):
+                _start(gpu.model, record.gpus[index])
+                tree.show_gpu(root, record, index)
+            record.generation += 1
+            tree.show_topology(root, record)
         record.loaded = True
         tree.show_version(root, record)
         return record.profile.driver.version

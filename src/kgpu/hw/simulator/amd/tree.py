@@ -27,16 +27,17 @@ FIRST_RENDER: Final = 128
 PARTS: Final = 8
 LOST, HANG, GARBAGE, HOT = "lost", "hang", "garbage", "hot"
 TOPOLOGY: Final = "sys/class/kfd/kfd/topology"
+LINKS: Final = "links"
+"""Beside the topology: a folder for each link between two nodes, to which every generation's links lead. A node of 64
+parts has four thousand of them, and most are the same when a GPU is cut otherwise.
+"""
 PROCESSES: Final = "sys/class/kfd/kfd/proc"
 HUNG_FILES: Final = ("gpu_busy_percent", "gpu_metrics")
 XGMI, PCIE = 11, 2  # link types of the KFD
 RAS_BLOCKS: Final = ("umc", "sdma", "gfx", "mmhub", "xgmi_wafl")
 _SPEEDS: Final = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0", 7: "128.0"}
-FIRMWARE: Final = (
-    "VCE feature version: 0, firmware version: 0x00000000\n"
-    "MEC feature version: 0, firmware version: 0x000000a9\n"
-    "SMC feature version: 0, program: 0, firmware version: 0x00554500 (85.69.0)"
-)
+FIRMWARE: Final = {"VCE": 0, "MEC": 0xA9, "RLC": 0x5C, "SDMA": 0x13, "SMC": 0x554500}
+"""Versions of firmware; 0 is one that the GPU has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def _node_files(record: AmdNodeRecord) -> Iterator[tuple[str, str]]:
     for index, _ in enumerate(profile.gpus):
         yield (
             f"sys/kernel/debug/dri/{drm_nodes(record, index)[0].card}/amdgpu_firmware_info",
-            FIRMWARE,
+            "".join(f"{name} feature version: 0, firmware version: 0x{code:08x}\n" for name, code in FIRMWARE.items()),
         )
 
 
@@ -179,6 +180,7 @@ def _gpu_files(record: AmdNodeRecord, index: int) -> Iterator[tuple[str, str | b
         "serial_number": f"{identity % 10**12:012d}",
         "product_name": model.name,
         "vbios_version": model.vbios,
+        **{f"fw_version/{name.lower()}_fw_version": f"0x{version:08x}" for name, version in FIRMWARE.items()},
         "mem_info_vram_total": str(vram),
         "mem_info_vram_used": str(used),
         "mem_info_vis_vram_total": str(vram),
@@ -284,6 +286,9 @@ def show_topology(root: Path, record: AmdNodeRecord) -> None:
     fresh = place.with_name(f"topology.{record.generation}")
     shutil.rmtree(fresh, ignore_errors=True)
     nodes = kfd_nodes(record)
+    pool = place.with_name(LINKS)
+    os.makedirs(pool, exist_ok=True)
+    links = _Links(str(pool), set(os.listdir(pool)))
     write(f"{fresh}/generation_id", f"{record.generation}\n")
     write(f"{fresh}/system_properties", "platform_oem 0\nplatform_id 0\nplatform_rev 0\n")
     for number, _ in enumerate(record.profile.numa):
@@ -291,14 +296,36 @@ def show_topology(root: Path, record: AmdNodeRecord) -> None:
         write(f"{folder}/gpu_id", "0\n")
         write(f"{folder}/properties", _text({"cpu_cores_count": 96, "simd_count": 0, "drm_render_minor": 0}))
     for node in nodes:
-        _show_node(fresh, record, node, nodes)
+        _show_node(fresh, record, node, nodes, links)
     symlink(place, fresh.name)
     for old in place.parent.glob("topology.*"):
         if old.name not in (fresh.name, f"topology.{record.generation - 1}"):  # somebody may be reading the last one
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _show_node(fresh: Path, record: AmdNodeRecord, node: ShownKfdNode, nodes: list[ShownKfdNode]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """The folders of links that are there, by name."""
+
+    pool: str
+    there: set[str]
+
+    def show(self, folder: str, rows: list[dict[str, int]]) -> None:
+        """Make a node's folder of links."""
+        if rows:
+            os.makedirs(folder)
+        for number, row in enumerate(rows):
+            name = "-".join(str(row.get(key, 0)) for key in ("node_from", "node_to", "type", "weight", "max_bandwidth"))
+            if name not in self.there:
+                making = f"{self.pool}/.{name}"  # whole, or not there: who makes it may be killed
+                shutil.rmtree(making, ignore_errors=True)
+                write(f"{making}/properties", _text(row))
+                os.rename(making, f"{self.pool}/{name}")
+                self.there.add(name)
+            os.symlink(f"../../../../{LINKS}/{name}", f"{folder}/{number}")
+
+
+def _show_node(fresh: Path, record: AmdNodeRecord, node: ShownKfdNode, nodes: list[ShownKfdNode], pool: _Links) -> None:
     gpu, state = record.profile.gpus[node.gpu], record.gpus[node.gpu]
     model, folder = gpu.model, f"{fresh}/nodes/{node.number}"
     parts = model.compute.get(state.compute, 1)
@@ -333,9 +360,8 @@ def _show_node(fresh: Path, record: AmdNodeRecord, node: ShownKfdNode, nodes: li
     )
     size = (model.vram_mib << 20) // parts
     write(f"{folder}/mem_banks/0/properties", _text({"heap_type": 1, "size_in_bytes": size, "flags": 0}))
-    for name, rows in (("io_links", [processor, *near]), ("p2p_links", far)):
-        for number, row in enumerate(rows):
-            write(f"{folder}/{name}/{number}/properties", _text(row))
+    pool.show(f"{folder}/io_links", [processor, *near])
+    pool.show(f"{folder}/p2p_links", far)
 
 
 def _link(record: AmdNodeRecord, node: ShownKfdNode, other: ShownKfdNode) -> dict[str, int]:
@@ -360,6 +386,8 @@ def show_processes(root: Path, record: AmdNodeRecord) -> None:
     for index, state in enumerate(record.gpus):
         for pid, mib in state.processes.items():
             wanted.setdefault(pid, {})[f"vram_{gpu_id(record, index)}"] = f"{mib << 20}\n"
+    if os.path.lexists(root / "sys/module/amdgpu"):
+        replace_file(f"{root}/sys/module/amdgpu/refcnt", f"{len(wanted)}\n")
     for entry in place.iterdir():
         if entry.name not in wanted:
             shutil.rmtree(entry, ignore_errors=True)

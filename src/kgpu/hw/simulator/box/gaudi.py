@@ -33,6 +33,11 @@ ACCEL_MAJOR, UVERBS_MAJOR, FIRST_UVERBS = 261, 231, 192
 MODULES: Final = ("habanalabs_cn", "habanalabs_ib", "habanalabs_en")
 FIRMWARE: Final = "Linux gaudi 5.10.18-hl-gaudi-1.23.0-fw-61.2.0"
 RESET: Final = "needs-reset"
+PORT: Final = "port-down"
+EXTERNAL: Final = 1 << 21 | 1 << 22 | 1 << 23
+"""The ports that leave the machine, a bit for each."""
+DOWN: Final = 1 << 22
+"""The port of these that has no link while the fault PORT lasts."""
 
 
 def serial(record: BoxRecord, index: int) -> str:
@@ -75,6 +80,8 @@ def _files(record: BoxRecord, index: int) -> Iterator[tuple[str, str | bytes]]:
         "temperature_board": model.temperature_c.idle - 4,
         "temperature_slowdown": model.temperature_c.critical,
         "temperature_shutdown": model.temperature_c.critical + 10,
+        "temperature_chip_highest": model.temperature_c.critical,
+        "temperature_memory_highest": model.temperature_c.critical,
         "clock": clock,
         "clock_highest": model.clock_mhz.highest,
         "ecc_corrected": state.corrected,
@@ -83,7 +90,13 @@ def _files(record: BoxRecord, index: int) -> Iterator[tuple[str, str | bytes]]:
         "link_generation": model.gen,
         "link_width": model.width,
         "rows_pending": 0,
-        "ports": 24,
+        "rows_single_bit": 0,
+        "rows_double_bit": 0,
+        "pcie_tx": 1_500_000_000 if busy else 0,
+        "pcie_rx": 900_000_000 if busy else 0,
+        "ports_mask": (1 << 24) - 1,
+        "ports_external": EXTERNAL,
+        "ports_down": DOWN if PORT in state.faults else 0,
     }
     yield f"/hlml/{card.bus}", "".join(f"{key} {value}\n" for key, value in figures.items())
 
@@ -133,6 +146,7 @@ SIMULATION: Final = BoxSimulation(
             HOT: "the card passes its critical temperature",
             ECC: "memory errors are counted",
             RESET: "its driver says that it malfunctions",
+            PORT: "one of its ports that leave the machine has no link",
         },
         of_driver=_of_driver,
         once=_once,

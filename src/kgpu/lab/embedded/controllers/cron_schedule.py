@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import zoneinfo
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from kgpu.base.times import time_zone
 from kgpu.lab.embedded.types.validate.cron import schedule_error
 
 _RANGES: Final = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
@@ -110,8 +110,8 @@ Schedule: TypeAlias = Every | Times
 def zone_of(name: str) -> dt.tzinfo:
     """The time zone. Raises ScheduleError."""
     try:
-        return zoneinfo.ZoneInfo(name) if name and name != "UTC" else dt.UTC
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+        return time_zone(name or "UTC")
+    except ValueError as error:
         raise ScheduleError(f"unknown time zone {name}") from error
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kgpu.base.errors import KubeError
 from kgpu.kube.informer import Key
-from kgpu.kube.port import NODES, PODS, Object, Resource, name_of
+from kgpu.kube.port import NODES, PODS, Object, Resource, labels_of, name_of
 from kgpu.lab.embedded.controllers import ownership
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself
@@ -20,7 +20,7 @@ from kgpu.lab.embedded.controllers.daemonset_plan import (
     target_node,
 )
 from kgpu.lab.embedded.controllers.kinds import CONTROLLER_REVISIONS, DAEMON_SETS
-from kgpu.lab.embedded.controllers.meta import deleting, is_empty_selector, key_of, labels_of, spec_of, uid_of
+from kgpu.lab.embedded.controllers.meta import deleting, is_empty_selector, key_of, spec_of, uid_of
 from kgpu.lab.embedded.controllers.podcontrol import BURST, create_pods, delete_pods
 from kgpu.lab.embedded.controllers.pods import is_terminal, next_available
 from kgpu.lab.embedded.controllers.revisions import clean_up, hash_of, sync_history

@@ -9,14 +9,12 @@ from typing import Any, Final
 
 from kgpu.fit import read
 from kgpu.fit.selectors import tolerated
-from kgpu.kube.port import Object, Resource, name_of
+from kgpu.kube.port import Object, Resource, annotations_of, labels_of, name_of
 from kgpu.lab.embedded.controllers.deployment_plan import resolve
 from kgpu.lab.embedded.controllers.meta import (
-    annotations_of,
     copy_of,
     created_at,
     generation_of,
-    labels_of,
     owner_reference,
     spec_of,
     status_of,

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 
 from kgpu.base.errors import KubeError
-from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, name_of, namespace_of
+from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, annotations_of, name_of, namespace_of
 from kgpu.lab.embedded.controllers import ownership
 from kgpu.lab.embedded.controllers.cache import Cache
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
@@ -31,7 +31,6 @@ from kgpu.lab.embedded.controllers.deployment_plan import (
 from kgpu.lab.embedded.controllers.deployment_status import is_complete, plan_status
 from kgpu.lab.embedded.controllers.kinds import DEPLOYMENTS, REPLICA_SETS
 from kgpu.lab.embedded.controllers.meta import (
-    annotations_of,
     condition,
     controller_of,
     created_at,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.formats.names import LAST_APPLIED
-from kgpu.kube.port import Object, name_of
+from kgpu.kube.port import Object, annotations_of, labels_of, name_of
 from kgpu.lab.embedded.controllers.deployment_status import (
     DeploymentView,
     plan_status,
@@ -21,13 +21,11 @@ from kgpu.lab.embedded.controllers.deployment_status import (
     rollout_status,
 )
 from kgpu.lab.embedded.controllers.meta import (
-    annotations_of,
     condition,
     copy_of,
     created_at,
     deleting,
     generation_of,
-    labels_of,
     short_hash,
     spec_of,
     stamp,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from kgpu.kube.informer import Key
-from kgpu.kube.port import PODS, Object, Resource, name_of, namespace_of
+from kgpu.kube.port import PODS, Object, Resource, labels_of, name_of, namespace_of
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself
 from kgpu.lab.embedded.controllers.deployment_plan import resolve
@@ -25,7 +25,6 @@ from kgpu.lab.embedded.controllers.meta import (
     deleting,
     generation_of,
     key_of,
-    labels_of,
     selects,
     spec_of,
     stamp,

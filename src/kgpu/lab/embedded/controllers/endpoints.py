@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from kgpu.formats.names import LABEL_ZONE
 from kgpu.kube.informer import Key
-from kgpu.kube.port import NODES, PODS, KubeRefusedError, Object, Resource, name_of, namespace_of
+from kgpu.kube.port import (
+    NODES,
+    PODS,
+    KubeRefusedError,
+    Object,
+    Resource,
+    annotations_of,
+    labels_of,
+    name_of,
+    namespace_of,
+)
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself_or_gone
 from kgpu.lab.embedded.controllers.endpoints_plan import (
@@ -19,14 +30,7 @@ from kgpu.lab.embedded.controllers.endpoints_plan import (
     plan_slices,
 )
 from kgpu.lab.embedded.controllers.kinds import ENDPOINT_SLICES, ENDPOINTS, SERVICES
-from kgpu.lab.embedded.controllers.meta import (
-    annotations_of,
-    deleting,
-    key_of,
-    labels_of,
-    spec_of,
-    stamp,
-)
+from kgpu.lab.embedded.controllers.meta import deleting, key_of, spec_of, stamp
 from kgpu.lab.embedded.controllers.podcontrol import namespace_is_ending
 from kgpu.lab.embedded.controllers.pods import is_ready, is_terminal, node_of
 
@@ -126,9 +130,7 @@ class EndpointSliceController(_ForServices):
         if service is None or deleting(service) or not has_endpoints(service):
             # The garbage collector deletes slices of a deleted Service; one that lost its selector keeps its own.
             return
-        zones = {
-            name_of(node): zone for node in self._nodes if (zone := labels_of(node).get("topology.kubernetes.io/zone"))
-        }
+        zones = {name_of(node): zone for node in self._nodes if (zone := labels_of(node).get(LABEL_ZONE))}
         now = self.cluster.now()
         step = plan_slices(service, self._pods.select("namespace", key[0]), slices, zones, now)
         for new_slice in step.create:

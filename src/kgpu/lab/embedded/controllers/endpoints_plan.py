@@ -12,16 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kgpu.kube.port import Object, name_of, namespace_of
+from kgpu.formats.names import SERVICE_NAME_LABEL, SLICE_MANAGER_LABEL
+from kgpu.kube.port import Object, labels_of, name_of, namespace_of
 from kgpu.lab.embedded.controllers.kinds import SERVICES
-from kgpu.lab.embedded.controllers.meta import labels_of, owner_reference, spec_of, stamp, status_of, uid_of
+from kgpu.lab.embedded.controllers.meta import owner_reference, spec_of, stamp, status_of, uid_of
 from kgpu.lab.embedded.controllers.pods import is_ready, is_terminal, node_of
 
 TRIGGER: Final = "endpoints.kubernetes.io/last-change-trigger-time"
-SERVICE_NAME: Final = "kubernetes.io/service-name"
-MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
+SERVICE_NAME: Final = SERVICE_NAME_LABEL
+MANAGED_BY: Final = SLICE_MANAGER_LABEL
 MANAGER: Final = "endpointslice-controller.k8s.io"
-_ZONE: Final = "topology.kubernetes.io/zone"
 _HEADLESS: Final = "service.kubernetes.io/headless"
 _MANAGED_LABELS: Final = {"endpoints.kubernetes.io/managed-by": "endpoint-controller"}
 _PER_SLICE: Final = 100

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from kgpu.formats.names import JOB_INDEX_LABEL
-from kgpu.kube.port import Object
-from kgpu.lab.embedded.controllers.meta import annotations_of
+from kgpu.kube.port import Object, annotations_of
 
 
 def index_of(pod: Object) -> int | None:

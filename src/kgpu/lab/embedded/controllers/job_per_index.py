@@ -10,10 +10,10 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from kgpu.kube.port import Object
+from kgpu.kube.port import Object, annotations_of
 from kgpu.lab.embedded.controllers.job_failures import Failures, finished_at, judge
 from kgpu.lab.embedded.controllers.job_indexes import index_of, parse
-from kgpu.lab.embedded.controllers.meta import annotations_of, spec_of, uid_of
+from kgpu.lab.embedded.controllers.meta import spec_of, uid_of
 
 FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"
 IGNORED: Final = "batch.kubernetes.io/job-index-ignored-failure-count"

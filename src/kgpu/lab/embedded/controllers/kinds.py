@@ -8,25 +8,25 @@ from kgpu.kube.kinds import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DAEMON_SETS,
     DEPLOYMENTS,
+    DISRUPTION_BUDGETS,
+    ENDPOINT_SLICES,
+    JOBS,
     NAMESPACES,
     REPLICA_SETS,
     SERVICE_ACCOUNTS,
     SERVICES,
+    STATEFUL_SETS,
 )
 from kgpu.kube.port import Resource
 
-STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet")
 REPLICATION_CONTROLLERS: Final = Resource("", "v1", "replicationcontrollers", "ReplicationController")
 CONTROLLER_REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
-JOBS: Final = Resource("batch", "v1", "jobs", "Job")
 CRON_JOBS: Final = Resource("batch", "v1", "cronjobs", "CronJob")
 ENDPOINTS: Final = Resource("", "v1", "endpoints", "Endpoints")
-ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 RESOURCE_QUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota")
 VOLUME_CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 STORAGE_CLASSES: Final = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False)
-DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 RESOURCE_SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 DEVICE_CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)

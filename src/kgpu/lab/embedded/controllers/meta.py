@@ -28,14 +28,6 @@ def key_of(obj: Object) -> tuple[str, str]:
     return namespace_of(obj), name_of(obj)
 
 
-def labels_of(obj: Object) -> dict[str, str]:
-    return (obj.get("metadata") or {}).get("labels") or {}
-
-
-def annotations_of(obj: Object) -> dict[str, str]:
-    return (obj.get("metadata") or {}).get("annotations") or {}
-
-
 def spec_of(obj: Object) -> Object:
     return obj.get("spec") or {}
 

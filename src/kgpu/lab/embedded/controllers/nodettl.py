@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kgpu.kube.port import NODES, Object, Resource, name_of
+from kgpu.kube.port import NODES, Object, Resource, annotations_of, name_of
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController
-from kgpu.lab.embedded.controllers.meta import annotations_of, key_of
+from kgpu.lab.embedded.controllers.meta import key_of
 
 TTL: Final = "node.alpha.kubernetes.io/ttl"
 # (least nodes of the step, most nodes of it, seconds)

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from kgpu.kube.port import KubeRefusedError, Object, Resource, namespace_of
+from kgpu.kube.port import KubeRefusedError, Object, Resource, labels_of, namespace_of
 from kgpu.lab.embedded.controllers.cache import Cache
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.meta import (
     controller_of,
     deleting,
     key_of,
-    labels_of,
     owner_reference,
     owners_of,
     selects,

@@ -11,16 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kgpu.kube.port import Object, name_of
-from kgpu.lab.embedded.controllers.meta import (
-    annotations_of,
-    condition,
-    created_at,
-    spec_of,
-    status_of,
-    time_of,
-    uid_of,
-)
+from kgpu.kube.port import Object, annotations_of, name_of
+from kgpu.lab.embedded.controllers.meta import condition, created_at, spec_of, status_of, time_of, uid_of
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"

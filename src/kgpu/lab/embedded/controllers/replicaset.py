@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from kgpu.base.errors import KubeError
-from kgpu.kube.port import PODS, Object, Resource, namespace_of
+from kgpu.kube.port import PODS, Object, Resource, labels_of, namespace_of
 from kgpu.lab.embedded.controllers import ownership
 from kgpu.lab.embedded.controllers.cache import Cache
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
@@ -21,7 +21,6 @@ from kgpu.lab.embedded.controllers.meta import (
     controller_of,
     deleting,
     generation_of,
-    labels_of,
     owner_reference,
     selects,
     spec_of,

@@ -10,16 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kgpu.formats.names import CLAIM_FINALIZER, POD_CLAIM_ANNOTATION
-from kgpu.kube.port import PODS, Object, name_of, namespace_of
-from kgpu.lab.embedded.controllers.meta import (
-    annotations_of,
-    controller_of,
-    deleting,
-    owner_reference,
-    spec_of,
-    status_of,
-    uid_of,
-)
+from kgpu.kube.port import PODS, Object, annotations_of, name_of, namespace_of
+from kgpu.lab.embedded.controllers.meta import controller_of, deleting, owner_reference, spec_of, status_of, uid_of
 from kgpu.lab.embedded.controllers.pods import is_terminal, node_of
 
 _LONGEST_BASE: Final = 57  # characters of a generated name, which may have 63

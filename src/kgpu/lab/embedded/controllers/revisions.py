@@ -8,13 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
-from kgpu.kube.port import KubeRefusedError, Object, Resource, name_of, namespace_of
+from kgpu.kube.port import KubeRefusedError, Object, Resource, labels_of, name_of, namespace_of
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.kinds import CONTROLLER_REVISIONS
 from kgpu.lab.embedded.controllers.meta import (
     created_at,
     key_of,
-    labels_of,
     owner_reference,
     short_hash,
     spec_of,

@@ -6,18 +6,10 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kgpu.kube.port import Object, name_of
+from kgpu.kube.port import Object, labels_of, name_of
 from kgpu.lab.embedded.controllers.deployment_plan import resolve
 from kgpu.lab.embedded.controllers.kinds import STATEFUL_SETS
-from kgpu.lab.embedded.controllers.meta import (
-    copy_of,
-    generation_of,
-    labels_of,
-    owner_reference,
-    spec_of,
-    status_of,
-    uid_of,
-)
+from kgpu.lab.embedded.controllers.meta import copy_of, generation_of, owner_reference, spec_of, status_of, uid_of
 from kgpu.lab.embedded.controllers.pods import is_available, is_ready, is_terminal, phase_of, pod_from_template
 from kgpu.lab.embedded.controllers.revisions import HASH
 

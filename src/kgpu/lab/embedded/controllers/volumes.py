@@ -12,20 +12,11 @@ from typing import Final
 from kgpu.base.quantity import Quantity
 from kgpu.formats.names import LAB_PROVISIONER
 from kgpu.kube.informer import Key
-from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, name_of, namespace_of
+from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, annotations_of, labels_of, name_of, namespace_of
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController
 from kgpu.lab.embedded.controllers.kinds import STORAGE_CLASSES, VOLUME_CLAIMS, VOLUMES
-from kgpu.lab.embedded.controllers.meta import (
-    annotations_of,
-    deleting,
-    key_of,
-    labels_of,
-    selects,
-    spec_of,
-    status_of,
-    uid_of,
-)
+from kgpu.lab.embedded.controllers.meta import deleting, key_of, selects, spec_of, status_of, uid_of
 from kgpu.lab.embedded.controllers.pods import is_terminal, node_of
 
 PROVISIONER: Final = LAB_PROVISIONER

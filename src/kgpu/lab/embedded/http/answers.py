@@ -12,7 +12,7 @@ import gzip
 import json
 from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -32,9 +32,21 @@ _ROWS: Final = 50  # rows of a table that are made between two turns of the loop
 _INCLUDES: Final = frozenset({"", "None", "Metadata", "Object"})
 
 
+class ConnectionTunnel(Protocol):
+    """What a connection is for once it is no HTTP any more."""
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Use the client's connection until the end, and close it."""
+        ...
+
+    def close(self) -> None:
+        """It is not wanted any more."""
+        ...
+
+
 @dataclass(slots=True)
 class ApiAnswer:
-    """What is sent: ``body``, or the chunks of ``stream`` for as long as the client listens.
+    """What is sent: ``body``, or the chunks of ``stream`` for as long as the client listens, or what ``tunnel`` says.
 
     ``over`` is set once the stream gets nothing new: a client that does not read the rest in time is cut off.
     """
@@ -44,6 +56,7 @@ class ApiAnswer:
     media: str = JSON
     headers: list[tuple[str, str]] = field(default_factory=list)
     stream: AsyncIterable[bytes] | None = None
+    tunnel: ConnectionTunnel | None = None
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
 

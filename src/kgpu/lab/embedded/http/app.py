@@ -19,13 +19,13 @@ from kgpu.lab.embedded.auth import ANONYMOUS, Auth, denial
 from kgpu.lab.embedded.core.model import ApiUser
 from kgpu.lab.embedded.http import answers, body, paths, resources
 from kgpu.lab.embedded.http import request as requests
-from kgpu.lab.embedded.http.answers import ApiAnswer
+from kgpu.lab.embedded.http.answers import ApiAnswer, ConnectionTunnel
 from kgpu.lab.embedded.http.impersonation import impersonated, rights
 from kgpu.lab.embedded.http.metrics import Labels
 from kgpu.lab.embedded.http.options import check_timeout
 from kgpu.lab.embedded.http.request import ApiRequest
-from kgpu.lab.embedded.http.resources import HandlerContext, ResourceRequest
-from kgpu.lab.embedded.status import ApiError
+from kgpu.lab.embedded.http.resources import STREAMED, HandlerContext, ResourceRequest
+from kgpu.lab.embedded.status import ApiError, forbidden
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ ABORT: Final = "kgpu.abort"
 """The ASGI extension whose ``call`` drops the connection at once, and with it all that was not sent yet."""
 KNOWN: Final = "kgpu.known"
 """The ASGI extension whose ``call`` marks the connection's client as one with valid credentials."""
+TAKE_OVER: Final = "kgpu.take_over"
+"""The ASGI extension whose ``call`` gives the connection away, as (reader, writer). Raises OSError if it has ended."""
 LINGER_S: Final = 10.0  # for a client to read the rest of a stream that is over
 _HEAD_OF_WARNING: Final = 2048  # characters of all warnings together; the real server leaves out the rest, too
 
@@ -60,7 +62,7 @@ class App:
         self._ending = asyncio.Event()
 
     def end_streams(self) -> None:
-        """End every watch and log, those to come too, because the server stops."""
+        """End every watch, log and command, those to come too, because the server stops."""
         self._ending.set()
 
     async def close(self) -> None:
@@ -105,6 +107,9 @@ class App:
             reply = answers.of_error(problem, request)
         if request is not None:
             reply = await answers.compressed(reply, request)
+        if reply.tunnel is not None:
+            await self._carry(reply.tunnel, scope)
+            return reply.status
         abort = functools.partial(_call, scope, ABORT)
         await self._send(reply, warnings, request, receive, send, abort=abort)
         return reply.status
@@ -117,6 +122,11 @@ class App:
         allowed, reason = self._auth.allowed(user, attributes)
         if not allowed:
             raise denial(user, attributes, reason)
+        if request.plural == "pods" and request.subresource in STREAMED and request.verb != "create":
+            # A WebSocket begins with a GET, which is no right to run anything.
+            allowed, reason = self._auth.allowed(user, attributes | {"verb": "create"})
+            if not allowed:
+                raise forbidden(request.group, request.plural, request.name, reason)
         if not request.resource or not any(kind.group == request.group for kind in self._context.kinds):
             return await self._others.answer(request)
         kind = resources.kind_of(self._context.kinds, request)
@@ -162,6 +172,21 @@ class App:
             await send({"type": "http.response.body", "body": b"" if empty else reply.body})
             return
         await self._stream(reply, headers, request, receive, send, abort=abort)
+
+    async def _carry(self, tunnel: ConnectionTunnel, scope: Scope) -> None:
+        """Leave the client's connection to the tunnel until one of them, or this server, ends."""
+        try:
+            reader, writer = scope["extensions"][TAKE_OVER]["call"]()
+        except OSError:
+            return tunnel.close()
+        carrying = asyncio.ensure_future(tunnel.carry(reader, writer))
+        ending = asyncio.ensure_future(self._ending.wait())
+        try:
+            await asyncio.wait((carrying, ending), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (carrying, ending):
+                task.cancel()
+            await asyncio.gather(carrying, ending, return_exceptions=True)
 
     async def _stream(
         self, reply: ApiAnswer, headers: list[tuple[bytes, bytes]], request: ApiRequest | None, receive: Receive,

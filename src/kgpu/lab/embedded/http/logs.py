@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import ssl
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from kgpu.lab.embedded.http.answers import TEXT, ApiAnswer
+from kgpu.lab.embedded.http.kubelets import Kubelets, internal, read_refusal, url_of_kubelet
 from kgpu.lab.embedded.http.request import ApiRequest
 from kgpu.lab.embedded.status import (
-    ApiError,
     FieldError,
     Object,
     bad_request,
@@ -21,77 +19,9 @@ from kgpu.lab.embedded.status import (
     unsupported,
 )
 
-if TYPE_CHECKING:
-    import httpx2
-
-DIAL_S: Final = 30.0  # to reach a kubelet
-_ERROR_BYTES: Final = 50_000  # of a kubelet's refusal that are read
 _NUMBERS: Final = ("sinceSeconds", "tailLines", "limitBytes")
 _FLAGS: Final = ("follow", "previous", "timestamps")
 _STREAMS: Final = ("All", "Stdout", "Stderr")
-_REASONS: Final = {
-    401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 405: "MethodNotAllowed", 409: "Conflict",
-    503: "ServiceUnavailable",
-}  # fmt: skip
-_SENTENCES: Final = {
-    401: "the server has asked for the client to provide credentials",
-    404: "the server could not find the requested resource",
-    503: "the server is currently unable to handle the request",
-}
-
-
-class Kubelets(Protocol):
-    """How kubelets are reached."""
-
-    async def open(self, url: str) -> tuple[int, AsyncIterator[bytes], Callable[[], Any]]:
-        """(status, body, close) of a GET. Raises OSError if the kubelet does not answer."""
-        ...
-
-    async def close(self) -> None:
-        """End every call."""
-        ...
-
-
-class HttpsKubelets:
-    """Over HTTPS, with the API server's client certificate."""
-
-    def __init__(self, context: Callable[[], ssl.SSLContext]) -> None:
-        """``context`` is called at the first call to a kubelet."""
-        self._context = context
-        self._client: httpx2.AsyncClient | None = None
-
-    async def open(self, url: str) -> tuple[int, AsyncIterator[bytes], Callable[[], Any]]:
-        import httpx2
-
-        if self._client is None:
-            timeout = httpx2.Timeout(None, connect=DIAL_S)
-            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
-            self._client = httpx2.AsyncClient(
-                verify=self._context(), timeout=timeout, limits=limits, trust_env=False, follow_redirects=False
-            )
-        try:
-            # The beginning of the answer has a deadline; with ``follow`` its end may be far off.
-            async with asyncio.timeout(DIAL_S):
-                answer = await self._client.send(self._client.build_request("GET", url), stream=True)
-        except (httpx2.HTTPError, TimeoutError) as error:
-            raise OSError(f'Get "{url}": {str(error) or "context deadline exceeded"}') from error
-        return answer.status_code, _whole(answer), answer.aclose
-
-    async def close(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
-
-
-async def _whole(answer: httpx2.Response) -> AsyncIterator[bytes]:
-    import httpx2
-
-    try:
-        async for chunk in answer.aiter_bytes():
-            yield chunk
-    except httpx2.HTTPError:
-        return  # the kubelet went away: the log ends with what has come
-    finally:
-        await answer.aclose()
 
 
 def kubelet_query(request: ApiRequest, name: str) -> list[tuple[str, str]]:
@@ -140,23 +70,6 @@ def _names(containers: Any) -> list[str]:
     return [str(container.get("name")) for container in containers or ()]
 
 
-def kubelet_of(node: Object, preferred: Iterable[str] = ("InternalIP", "ExternalIP", "Hostname")) -> tuple[str, int]:
-    """(host, port) of a node's kubelet. Raises ApiError 500."""
-    status = node.get("status") or {}
-    addresses = {address.get("type"): str(address.get("address")) for address in status.get("addresses") or ()}
-    host = next((addresses[kind] for kind in preferred if addresses.get(kind)), "")
-    if not host:
-        raise internal(f"no preferred addresses found; known addresses: {sorted(map(str, addresses))}")
-    port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port") or 10250
-    return host, int(port)
-
-
-def internal(why: str) -> ApiError:
-    """500, worded as the real server does."""
-    message = f"Internal error occurred: {why}"
-    return ApiError(500, "InternalError", message, {"causes": [{"message": why}]})
-
-
 async def answer(
     request: ApiRequest, pod: Object, find_node: Callable[[str], Object | None], kubelets: Kubelets
 ) -> ApiAnswer:
@@ -168,38 +81,16 @@ async def answer(
     node_name = str((pod.get("spec") or {}).get("nodeName") or "")
     if not node_name:
         return ApiAnswer(204, media=TEXT)
-    node = find_node(node_name)
-    if node is None:
-        raise ApiError(404, "NotFound", f'nodes "{node_name}" not found', {"name": node_name, "kind": "nodes"})
-    host, port = kubelet_of(node)
-    authority = f"[{host}]" if ":" in host else host
+    kubelet = url_of_kubelet(node_name, find_node)
     path = "/".join(quote(part, safe="") for part in (metadata["namespace"], name, container))
-    url = f"https://{authority}:{port}/containerLogs/{path}?{urlencode(query)}"
+    url = f"{kubelet}/containerLogs/{path}?{urlencode(query)}"
     try:
         status, body, close = await kubelets.open(url)
     except OSError as error:
         raise internal(str(error)) from error
     if not 200 <= status <= 206:
         try:
-            raise await _refusal(status, body, name)
+            raise await read_refusal(status, body, "pods/log", name)
         finally:
             await close()
     return ApiAnswer(200, media="text/plain", stream=body)
-
-
-async def _refusal(status: int, body: AsyncIterator[bytes], name: str) -> ApiError:
-    data = b""
-    async for chunk in body:
-        data += chunk
-        if len(data) > _ERROR_BYTES:
-            break
-    text = data[:_ERROR_BYTES].decode("utf-8", "replace")
-    if status == 500:
-        return internal(text)
-    if status == 400:
-        return bad_request(text)
-    message = f"{_SENTENCES.get(status, text or 'unknown')} ( pods/log {name})"
-    causes = [{"reason": "UnexpectedServerResponse", "message": text}]
-    return ApiError(
-        status, _REASONS.get(status, "Unknown"), message, {"name": name, "kind": "pods/log", "causes": causes}
-    )

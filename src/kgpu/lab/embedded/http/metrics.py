@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from kgpu.base.metric_text import head
+
 BUCKETS: Final = (
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
     45.0, 60.0,
@@ -76,22 +78,22 @@ class Metrics:
         """The metrics as text."""
         out: list[str] = []
         name = "apiserver_request_total"
-        _head(out, name, "counter", "Counter of apiserver requests.")
+        out += head(name, "counter", "Counter of apiserver requests.")
         for (labels, code), count in sorted(self._requests.items()):
             out.append(f'{name}{{code="{code}",{_pairs(labels)}}} {count}')
         name = "apiserver_request_duration_seconds"
-        _head(out, name, "histogram", "Response latency distribution in seconds.")
+        out += head(name, "histogram", "Response latency distribution in seconds.")
         for labels, histogram in sorted(self._durations.items(), key=lambda row: row[0]):
             _histogram(out, name, _pairs(labels), histogram)
         name = "apiserver_current_inflight_requests"
-        _head(out, name, "gauge", "Number of requests that are being answered.")
+        out += head(name, "gauge", "Number of requests that are being answered.")
         out.append(f"{name} {self._inflight}")
         name = "apiserver_longrunning_requests"
-        _head(out, name, "gauge", "Number of open watches.")
+        out += head(name, "gauge", "Number of open watches.")
         for (group, version, kind), count in sorted(self._watches.items()):
             out.append(f'{name}{{verb="WATCH",group="{group}",version="{version}",resource="{kind}"}} {count}')
         for name, (label, read) in self._gauges.items():
-            _head(out, name, "gauge", "Number of objects that are kept.")
+            out += head(name, "gauge", "Number of objects that are kept.")
             out += [f'{name}{{{label}="{key}"}} {value}' for key, value in sorted(read().items())]
         self._process(out)
         return ("\n".join(out) + "\n").encode()
@@ -104,7 +106,7 @@ class Metrics:
             ("process_resident_memory_bytes", "gauge", str(resident_bytes())),
         )
         for name, kind, value in rows:
-            _head(out, name, kind, f"The server's {name.replace('_', ' ')}.")
+            out += head(name, kind, f"The server's {name.replace('_', ' ')}.")
             out.append(f"{name} {value}")
 
 
@@ -115,10 +117,6 @@ def resident_bytes() -> int:
             return int(file.read().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def _head(out: list[str], name: str, kind: str, about: str) -> None:
-    out += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
 
 
 def _pairs(labels: Labels) -> str:

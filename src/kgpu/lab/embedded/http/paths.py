@@ -92,6 +92,8 @@ class NonResourcePaths:
         if handler is None:
             return answers.text("404 page not found\n", 404)
         if request.method not in ("GET", "HEAD") and top not in _HEALTH:
+            if top in ("/api", "/apis") and self._discovery.document(path) is None:  # of a group that nobody serves
+                return answers.text("404 page not found\n", 404)
             message = "the server does not allow this method on the requested resource"
             raise ApiError(405, "MethodNotAllowed", message, {})
         answer: ApiAnswer = await handler(self, request, path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from kgpu.lab.embedded.core.model import ApiUser, Call, ListPage, StoredObject, TypeRules
 from kgpu.lab.embedded.core.serviceaccount import await_default_account
 from kgpu.lab.embedded.duplicate_fields import Repeated, warnings, words
-from kgpu.lab.embedded.http import answers, body, logs, negotiate, options, proxy, watch
+from kgpu.lab.embedded.http import answers, body, kubelets, logs, negotiate, options, proxy, streams, watch
 from kgpu.lab.embedded.http.answers import ApiAnswer, Columns
 from kgpu.lab.embedded.http.metrics import Metrics
 from kgpu.lab.embedded.http.request import ApiRequest, not_allowed, not_there
@@ -33,9 +33,8 @@ _PATCHES: Final = (
     options.APPLY,
 )
 _OWN_RULES: Final = frozenset({"apiextensions.k8s.io"})  # groups whose rules only the event loop's thread may use
-_STREAMS: Final = {
-    "exec": "run commands in", "attach": "attach to", "portforward": "forward ports to", "proxy": "proxy to",
-}  # fmt: skip
+STREAMED: Final = frozenset({"exec", "attach", "portforward"})
+_LEFT_OUT: Final = {"attach": "attach to", "portforward": "forward ports to", "proxy": "proxy to"}
 _ANSWERED: Final = frozenset({"binding", "eviction", "token"})  # subresources whose answer is no object of the kind
 _DEPRECATED: Final = {
     ("", "v1", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
@@ -63,7 +62,7 @@ class HandlerContext:
     core: ApiCore
     kinds: Kinds
     metrics: Metrics
-    kubelets: logs.Kubelets
+    kubelets: kubelets.Kubelets
     programs: proxy.PodPrograms
     rules: Callable[[ApiKind], TypeRules]
     custom: Custom | None = None
@@ -142,16 +141,18 @@ async def answer(context: HandlerContext, resource_request: ResourceRequest) -> 
     """Handle the request. Raises ApiError."""
     request = resource_request.request
     proxied = proxy.is_proxy_request(resource_request.kind, request)
-    if proxied or request.subresource in _STREAMS:
+    streamed = request.subresource in STREAMED | _LEFT_OUT.keys()
+    if proxied or streamed:
         _connect(context, resource_request)
     if proxied:
         return await proxy.answer(
             request, resource_request.client, partial(_of_core, context), resource_request.read, context.programs
         )
-    if request.subresource in _STREAMS:
-        raise _no_streams(
-            request, context.core.get(resource_request.kind, resource_request.namespace, request.name).obj
-        )
+    if streamed:
+        obj = context.core.get(resource_request.kind, resource_request.namespace, request.name).obj
+        if request.subresource in _LEFT_OUT:
+            raise _no_streams(request, obj)
+        return await streams.answer(request, obj, partial(_node, context), context.kubelets)
     deprecated = _DEPRECATED.get((request.group, request.version, request.plural))
     if resource_request.kind.custom and context.custom is not None:
         deprecated = context.custom.deprecation(resource_request.kind)
@@ -187,11 +188,8 @@ def _connect(context: HandlerContext, resource_request: ResourceRequest) -> None
 def _no_streams(request: ApiRequest, obj: Object) -> ApiError:
     """The refusal of a stream; for pods that the real server could not reach either, in its words."""
     if request.plural == "pods":
-        if request.subresource in ("exec", "attach"):
-            logs.container_of(obj, request.query.text("container"))
-        if not (obj.get("spec") or {}).get("nodeName"):
-            return bad_request(f"pod {request.name} does not have a host assigned")
-    what = _STREAMS[request.subresource]
+        streams.check_host(request, obj)
+    what = _LEFT_OUT[request.subresource]
     message = f"the embedded lab can't {what} {request.plural}; use the real lab for that (kgpu lab up --real)"
     return ApiError(501, "NotImplemented", message, {"name": request.name, "kind": request.plural})
 

@@ -21,8 +21,9 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from kgpu.lab.embedded import tls
-from kgpu.lab.embedded.http.app import ABORT, KNOWN, App
+from kgpu.lab.embedded.http.app import ABORT, KNOWN, TAKE_OVER, App
 from kgpu.lab.embedded.http.connections import ClientConnection, ConnectionLimiter
+from kgpu.lab.embedded.http.kubelets import BUFFER
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,9 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {ABORT: {"call": self.transport.abort}, KNOWN: {"call": self._known}}
+        self.scope["extensions"] = {
+            ABORT: {"call": self.transport.abort}, KNOWN: {"call": self._known}, TAKE_OVER: {"call": self._take_over},
+        }  # fmt: skip
 
     def on_headers_complete(self) -> None:
         self._limiter.mark_busy(self._connection)
@@ -86,6 +89,34 @@ class Protocol(HttpToolsProtocol):
 
     def _known(self) -> None:
         self._limiter.mark_known(self._connection)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """What is asked for decides the application."""
+
+    def _take_over(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self.pipeline:  # a client that does not wait for the answer would be misunderstood
+            self.transport.abort()
+        if self.transport.is_closing():
+            raise ConnectionResetError("the client has gone")
+        self.cycle.disconnected = True  # nothing more of HTTP is to be said
+        self.flow.resume_reading()
+        reader = asyncio.StreamReader(limit=BUFFER, loop=self.loop)
+        protocol = UpgradedProtocol(reader, self)
+        protocol.connection_made(self.transport)
+        self.transport.set_protocol(protocol)
+        return reader, asyncio.StreamWriter(self.transport, protocol, reader, self.loop)
+
+
+class UpgradedProtocol(asyncio.StreamReaderProtocol):
+    """A connection that is no HTTP any more, and still counts as the one that it was."""
+
+    def __init__(self, reader: asyncio.StreamReader, former: Protocol) -> None:
+        super().__init__(reader, loop=former.loop)
+        self._former = former
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._former.connection_lost(exc)
 
 
 class HttpsServer(uvicorn.Server):

@@ -15,6 +15,7 @@ from typing import Final
 from kgpu.base.errors import KubeError
 from kgpu.fit import PodView, read
 from kgpu.fit.claims import NAME
+from kgpu.fit.devices.reservations import ClaimGrant, claim_of_extended, claim_status
 from kgpu.fit.extended import ExtendedClaim
 from kgpu.fit.model import ClaimView
 from kgpu.formats.names import CLAIM_FINALIZER
@@ -23,7 +24,6 @@ from kgpu.lab.embedded.controllers.cluster import wall_clock
 from kgpu.lab.embedded.controllers.controller import refusal_text
 from kgpu.lab.embedded.controllers.kinds import RESOURCE_CLAIMS
 from kgpu.lab.embedded.controllers.meta import stamp
-from kgpu.lab.embedded.scheduler.devices import ClaimGrant, claim_of_extended, claim_status
 
 log = logging.getLogger(__name__)
 

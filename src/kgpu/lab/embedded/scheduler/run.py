@@ -19,7 +19,9 @@ from kgpu.base.clock import Clock, SystemClock
 from kgpu.fit import ClusterSnapshot, PodView, claims, read
 from kgpu.fit.checks import FilterFaultError
 from kgpu.fit.cycle import Cycle
+from kgpu.fit.devices.reservations import ClaimGrant, SchedulerDevices, cel
 from kgpu.fit.model import ClaimView
+from kgpu.fit.score import ScoreFaultError, scores
 from kgpu.fit.verdict import SCHEDULER_ERROR, FitVerdict, conclude, feasible, verdict
 from kgpu.kube.informer import Informer, Scope
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object, Resource, name_of, namespace_of
@@ -30,9 +32,7 @@ from kgpu.lab.embedded.controllers.recorder import Recorder
 from kgpu.lab.embedded.scheduler.act import SchedulerWriter
 from kgpu.lab.embedded.scheduler.binding import BindingWait
 from kgpu.lab.embedded.scheduler.claim_writing import ClaimWriter, ClaimWritingError
-from kgpu.lab.embedded.scheduler.devices import ClaimGrant, SchedulerDevices, cel
 from kgpu.lab.embedded.scheduler.queue import ClusterEvent, Queue
-from kgpu.lab.embedded.scheduler.score import ScoreFaultError, scores
 
 log = logging.getLogger(__name__)
 

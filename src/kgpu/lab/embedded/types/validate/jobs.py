@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import zoneinfo
 from typing import Any, Final
 
+from kgpu.base.times import time_zone
 from kgpu.lab.embedded.status import OMIT, Object, bad_value, required
 from kgpu.lab.embedded.types.validate import texts
 from kgpu.lab.embedded.types.validate.base import (
@@ -340,8 +340,8 @@ def _time_zone(errors: Errors, path: str, zone: str | None) -> None:
         words = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
         errors.append(bad_value(path, zone, words))
     try:
-        zoneinfo.ZoneInfo(zone)
-    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        time_zone(zone)
+    except ValueError:
         errors.append(bad_value(path, zone, f"unknown time zone {zone}"))
 
 

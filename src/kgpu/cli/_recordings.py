@@ -1,0 +1,58 @@
+"""Where commands get recorded usage from: the cluster's history or agents, from a moment on."""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from kgpu.usage.agents import UsageAgents
+    from kgpu.usage.recording import UsageRecording
+    from kgpu.usage.segments import Timeline
+
+
+@asynccontextmanager
+async def usage_agents(kubeconfig: str, kube_context: str) -> AsyncIterator[UsageAgents]:
+    """Whom to ask in a cluster. Raises KubeError."""
+    from kgpu.kube.client import connect
+    from kgpu.kube.operator_namespace import operator_namespace
+    from kgpu.usage.agents import UsageAgents
+
+    api = connect(kubeconfig, context=kube_context)
+    try:
+        inside = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+        yield UsageAgents(api, namespace=await operator_namespace(api), direct=inside)
+    finally:
+        await api.close()
+
+
+async def recorded(kubeconfig: str, kube_context: str, since: str) -> UsageRecording:
+    """What the cluster has recorded since then. Raises KubeError, and ConfigError where nothing records."""
+    from kgpu.usage.history import recorded_in
+
+    async with usage_agents(kubeconfig, kube_context) as agents:
+        return await recorded_in(agents, since=needed_since(since))
+
+
+def needed_since(since: str) -> int:
+    """From when lines are needed, in seconds since 1970: those of two hours before tell what counters began with."""
+    import time
+
+    from kgpu.usage.window import moment_us
+
+    return max(0, moment_us(since, "--since", int(time.time() * 1e6)) // 10**6 - 7200) if since else 0
+
+
+def window(times: Timeline, since: str, until: str) -> tuple[int | None, int | None]:
+    """Microseconds since 1970, None for what was not said. Raises ConfigError."""
+    from kgpu.usage.plan import last_moment
+    from kgpu.usage.window import check_window, moment_us
+
+    last = last_moment(times)
+    begin = moment_us(since, "--since", last) if since else None
+    end = moment_us(until, "--until", last) if until else None
+    check_window(begin, end)
+    return begin, end

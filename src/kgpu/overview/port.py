@@ -1,0 +1,68 @@
+"""The world as the page needs it: nodes, what kgpu's own commands say, pods that wait, and who may see what.
+
+``FakeWorld`` is for tests of the code that uses the port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from kgpu.base.errors import UserError
+from kgpu.overview.model import PendingPod, ToldIdleness, ToldReport
+
+
+class OverviewWorld(Protocol):
+    """What is asked again and again. Every method raises UserError when it can't be said."""
+
+    async def report(self) -> ToldReport:
+        """What ``kgpu doctor`` says now."""
+        ...
+
+    async def idleness(self) -> ToldIdleness:
+        """What ``kgpu idle`` says now."""
+        ...
+
+    async def waiting(self) -> tuple[PendingPod, ...]:
+        """The pods that ask for accelerators and do not run yet."""
+        ...
+
+    async def may_see(self, namespace: str) -> bool:
+        """Whether the viewer may see the pods of a namespace, "" for all of them, by the API server's rules."""
+        ...
+
+
+class FakeWorld:
+    """A world that a test sets; with ``trouble`` nothing can be said."""
+
+    def __init__(
+        self, report: ToldReport | None = None, idleness: ToldIdleness | None = None,
+        waiting: Iterable[PendingPod] = (), sees: Iterable[str] = ("",),
+    ) -> None:  # fmt: skip
+        self.told_report = report or ToldReport()
+        self.told_idleness = idleness or ToldIdleness()
+        self.told_waiting = tuple(waiting)
+        self.sees = set(sees)
+        self.trouble: UserError | None = None
+        self.asked: list[str] = []
+
+    def _say(self, what: str) -> None:
+        self.asked.append(what)
+        if self.trouble is not None:
+            raise self.trouble
+
+    async def report(self) -> ToldReport:
+        self._say("report")
+        return self.told_report
+
+    async def idleness(self) -> ToldIdleness:
+        self._say("idleness")
+        return self.told_idleness
+
+    async def waiting(self) -> tuple[PendingPod, ...]:
+        self._say("waiting")
+        return self.told_waiting
+
+    async def may_see(self, namespace: str) -> bool:
+        self._say(f"may see {namespace}")
+        return namespace in self.sees

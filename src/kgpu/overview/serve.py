@@ -1,0 +1,102 @@
+"""The routes: the page, its updates, its style and script; in a lab also what its buttons send. The rest is 404."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
+
+from kgpu.base.errors import UserError
+from kgpu.base.http import AwaitedPage, DynamicPage, Page, PostedPage, Request, Response, Stream, StreamedPage
+from kgpu.overview import render
+from kgpu.overview.gather import ClusterGatherer
+from kgpu.overview.pieces import link
+from kgpu.overview.query import parse
+from kgpu.overview.session import HTML, field_of, same
+from kgpu.overview.views import LiveViews
+
+if TYPE_CHECKING:
+    from kgpu.overview.lab_actions import LabGpus
+
+FOLDER: Final = Path(__file__).parent
+EVENTS: Final = "text/event-stream; charset=utf-8"
+FIRST_ROUND: Final = 3.0
+"""Seconds that a page waits for nodes to be read where nobody has looked for some time."""
+
+
+class OverviewRoutes:
+    """Answers for one server. ``secret`` is what forms of the page have in them."""
+
+    def __init__(self, gatherer: ClusterGatherer, views: LiveViews, *, secret: str, lab: LabGpus | None = None) -> None:
+        self._gatherer = gatherer
+        self._views = views
+        self._secret = secret
+        self._lab = lab
+
+    def routes(self) -> dict[str, Page]:
+        """What there is."""
+        found: dict[str, Page] = {
+            "/": AwaitedPage(self._page),
+            "/live": StreamedPage(self._live),
+            "/style.css": _file("style.css", "text/css; charset=utf-8"),
+            "/page.js": _file("page.js", "text/javascript; charset=utf-8"),
+        }
+        return {**found, "/lab": PostedPage(self._act)} if self._lab else found
+
+    async def _page(self, request: Request) -> Response:
+        paused = self._gatherer.paused
+        self._gatherer.look()
+        if paused:
+            await self._gatherer.fresh(FIRST_ROUND)
+        query = parse(request.query)
+        view = await self._views.view(query)
+        return _packed(request, render.document(query, view.body, stamp=view.stamp), HTML)
+
+    async def _live(self, request: Request) -> Response | Stream:
+        if self._views.full:
+            return Response(503, "as many look already as there is room for\n", headers=(("Retry-After", "30"),))
+        stamp = request.headers.get("last-event-id") or field_of(request.query, "stamp")
+        return Stream(self._views.stream(parse(request.query), stamp), EVENTS)
+
+    async def _act(self, request: Request) -> Response:
+        assert self._lab is not None
+        try:
+            fields = dict(parse_qsl(request.body.decode("ascii"), max_num_fields=8))
+        except ValueError:
+            return _failed(400, "This is not the page's form.")
+        if not same(fields.get("secret", ""), self._secret):
+            return _failed(403, "This form is not of a page of this server. Reload the page.")
+        try:
+            names = (fields.get(name, "") for name in ("action", "node", "gpu"))
+            await asyncio.to_thread(self._lab.act, *names)
+        except UserError as error:
+            return _failed(400, error.one_line())
+        self._gatherer.hurry()
+        back = link(parse(fields.get("view", "").partition("?")[2]))
+        return Response(303, "", headers=(("Location", back),))
+
+
+def _failed(status: int, why: str) -> Response:
+    return Response(status, render.notice("It was not done", why), HTML)
+
+
+def _file(name: str, kind: str) -> DynamicPage:
+    return DynamicPage(lambda request: _packed(request, _bytes_of(name), kind))
+
+
+@cache
+def _bytes_of(name: str) -> bytes:
+    return (FOLDER / name).read_bytes()
+
+
+def _packed(request: Request, body: bytes, kind: str) -> Response:
+    """The body, packed where the client takes that."""
+    codings = {word.partition(";")[0].strip() for word in request.headers.get("accept-encoding", "").split(",")}
+    if "gzip" not in codings:
+        return Response(200, body, kind)
+    packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+    headers = (("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
+    return Response(200, packer.compress(body) + packer.flush(), kind, headers)

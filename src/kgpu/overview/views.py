@@ -1,0 +1,161 @@
+"""What is sent: the page as it is, and then the parts of it that have changed, as server-sent events.
+
+A view is made once for all who look at it. A viewer has no queue: it is sent what has changed since what it has, so a
+slow one gets less often more, and one that takes nothing is dropped by the server. Making pages takes a small part of
+the time however large the cluster is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Final
+
+from kgpu.overview import render
+from kgpu.overview.access import SeenNamespaces
+from kgpu.overview.gather import ClusterGatherer
+from kgpu.overview.markup import Markup
+from kgpu.overview.model import LabButtons, OverviewQuery
+from kgpu.overview.plan import shown
+from kgpu.overview.rights import namespaces_in
+
+MOST_VIEWERS: Final = 20
+MOST_VIEWS: Final = 2 * MOST_VIEWERS
+SOONEST: Final = 2.0  # seconds between two states of a page
+LATEST: Final = 10.0
+"""Seconds after which a page is made anew though nothing has come: what is old is to be seen as old."""
+REST_PER_WORK: Final = 50.0
+STILL_HERE: Final = 15.0  # seconds after which a silent stream says so, as proxies close those that say nothing
+RETRY_MS: Final = 3000
+
+
+class LiveView:
+    """One view: the newest state of each part, and since which version it is so."""
+
+    def __init__(self) -> None:
+        self._name = secrets.token_hex(4)
+        self._parts: dict[str, tuple[int, Markup]] = {}
+        self._outline_since = 0
+        self._next = asyncio.Event()
+        self.version = 0
+        """How often it has changed."""
+        self.made_at = -SOONEST
+        self.viewers = 0
+
+    @property
+    def stamp(self) -> str:
+        """Which state this is."""
+        return f"{self._name}-{self.version}"
+
+    @property
+    def body(self) -> list[Markup]:
+        """The parts in order."""
+        return [html for _, html in self._parts.values()]
+
+    def put(self, parts: dict[str, Markup]) -> None:
+        """Take a new state."""
+        version = self.version + 1
+        before = self._parts
+        after = {
+            name: before[name] if name in before and before[name][1] == html else (version, html)
+            for name, html in parts.items()
+        }
+        if list(before) != list(after):
+            self._outline_since = version
+        elif after == before:
+            return
+        self._parts, self.version = after, version
+        done, self._next = self._next, asyncio.Event()
+        done.set()
+
+    def since(self, stamp: str) -> bytes:
+        """What has changed since a state, as events; all of it where that is none of this view's."""
+        name, _, version = stamp.rpartition("-")
+        seen = int(version) if name == self._name and version.isascii() and version.isdigit() else -1
+        if seen < self._outline_since:
+            return _event("page", self.stamp, "\n".join(self.body))
+        changed = [html for at, html in self._parts.values() if at > seen]
+        return _event("parts", self.stamp, "\n".join(changed)) if changed else b""
+
+    async def beyond(self, version: int, within: float) -> None:
+        """Wait for a newer state, for so many seconds at the most."""
+        if self.version == version:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(within):
+                    await self._next.wait()
+
+
+def _event(kind: str, stamp: str, html: str) -> bytes:
+    data = "".join(f"data: {line}\n" for line in html.split("\n"))
+    return f"event: {kind}\nid: {stamp}\n{data}\n".encode()
+
+
+class LiveViews:
+    """All views of a cluster that are looked at, and a few that were."""
+
+    def __init__(
+        self, gatherer: ClusterGatherer, seen: SeenNamespaces, lab: Callable[[], LabButtons | None] = lambda: None
+    ) -> None:
+        self._gatherer = gatherer
+        self._seen = seen
+        self._lab = lab
+        self._views: dict[OverviewQuery, LiveView] = {}
+
+    @property
+    def viewers(self) -> int:
+        """How many streams there are."""
+        return sum(view.viewers for view in self._views.values())
+
+    @property
+    def full(self) -> bool:
+        """Whether there is room for no further stream."""
+        return self.viewers >= MOST_VIEWERS
+
+    async def view(self, query: OverviewQuery) -> LiveView:
+        """The view of a query, as it is now."""
+        view = self._views.pop(query, None) or LiveView()
+        self._views[query] = view  # the last that was asked for stays longest
+        for old in [old for old, one in self._views.items() if not one.viewers][
+            : max(0, len(self._views) - MOST_VIEWS)
+        ]:
+            del self._views[old]
+        if asyncio.get_running_loop().time() - view.made_at >= (LATEST if view.viewers else SOONEST):
+            await self._make(query, view)
+        return view
+
+    async def stream(self, query: OverviewQuery, stamp: str) -> AsyncGenerator[bytes]:
+        """What changes after a state, for as long as somebody takes it."""
+        view = await self.view(query)
+        view.viewers += 1
+        try:
+            with self._gatherer.watching():
+                yield f"retry: {RETRY_MS}\n\n".encode()
+                while True:
+                    news, stamp, version = view.since(stamp), view.stamp, view.version
+                    yield news or b": still here\n\n"
+                    await view.beyond(version, STILL_HERE)
+        finally:
+            view.viewers -= 1
+
+    async def run(self) -> None:
+        """Keep the views that are looked at new, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LATEST):
+                    await self._gatherer.changed.wait()
+            self._gatherer.changed.clear()
+            began = time.process_time()
+            for query, view in list(self._views.items()):
+                if view.viewers:
+                    await self._make(query, view)
+                    await asyncio.sleep(0)
+            await asyncio.sleep(max(SOONEST, REST_PER_WORK * (time.process_time() - began)))
+
+    async def _make(self, query: OverviewQuery, view: LiveView) -> None:
+        gathered = self._gatherer.gathered()
+        view.made_at = gathered.now
+        page = shown(gathered, query, await self._seen.of(namespaces_in(gathered)))
+        view.put(render.parts(page, lab=self._lab()))

@@ -1,0 +1,1 @@
+"""Who may have how many accelerators, who has them, and which quotas count nothing."""

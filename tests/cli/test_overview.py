@@ -1,0 +1,96 @@
+"""``kgpu overview`` as a program: it prints a link, serves, and ends when it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+
+from kgpu.cli.main import cli, main
+from tests.child import child
+from tests.overview.making import Outline
+from tests.polling import holds
+from tests.top.exporting import kubeconfig
+
+
+@contextlib.contextmanager
+def cluster(tmp_path, nodes: int = 2) -> Iterator[str]:
+    """An API server with exporters; yields the kubeconfig's path."""
+    words = [sys.executable, "-m", "tests.top.exporting", str(nodes), "8", "odd"]
+    with child(words, stdout=subprocess.PIPE, text=True) as api:
+        assert api.stdout is not None
+        path = tmp_path / "kubeconfig"
+        path.write_text(kubeconfig(f"http://127.0.0.1:{api.stdout.readline().strip()}"))
+        yield str(path)
+
+
+def fetch(port: int, path: str, cookie: str = "") -> tuple[http.client.HTTPResponse, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        connection.request("GET", path, headers={"Cookie": cookie} if cookie else {})
+        answer = connection.getresponse()
+        return answer, answer.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_the_cluster_until_it_is_told_to_end(tmp_path, number) -> None:
+    with cluster(tmp_path) as path:
+        words = [sys.executable, "-m", "kgpu", "overview", "--kubeconfig", path]
+        with child(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as page:
+            assert page.stdout is not None
+            link = page.stdout.readline().strip()
+            found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/\?token=[\w-]+)", link)
+            assert found, page.communicate(timeout=60)
+            port = int(found[1])
+            answer, _ = fetch(port, found[2])
+            cookie = (answer.getheader("Set-Cookie") or "").partition(";")[0]
+
+            html = ""
+
+            def whole() -> bool:
+                nonlocal html
+                _, html = fetch(port, "/", cookie)
+                return all(word in html for word in ("node-1", "odd", "broken: "))
+
+            assert holds(whole, seconds=60), html
+            outline = Outline(html)
+            assert "GPUs 17 on 4 nodes" in outline.text
+            # That API server says nothing of rights, so nobody may see a pod; what they hold is counted.
+            assert "held 9" in outline.text
+            assert not [name for name in ("train-", "모델", "학습팀", "\x1b") if name in html]
+            page.send_signal(number)
+            _, said = page.communicate(timeout=120)
+            assert page.returncode in {0, 130}
+            assert "Traceback" not in said
+
+
+def test_a_port_that_is_taken_is_told(tmp_path) -> None:
+    with cluster(tmp_path, 1) as path:
+        port = (tmp_path / "kubeconfig").read_text().partition("127.0.0.1:")[2].partition('"')[0]
+        words = [sys.executable, "-m", "kgpu", "overview", "--kubeconfig", path, "--port", port]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 2
+        assert "can't listen on 127.0.0.1" in done.stderr
+        assert done.stdout == ""
+
+
+def test_a_lab_that_is_not_up_and_a_file_that_is_not_there_are_told(tmp_path, capsys) -> None:
+    assert main(["kgpu", "overview", "--lab", "none", "--lab-dir", str(tmp_path / "none")]) == 2
+    assert 'there is no running lab "none"' in capsys.readouterr().err
+    assert main(["kgpu", "overview", "--kubeconfig", str(tmp_path / "none")]) == 2
+    assert "there is no file" in capsys.readouterr().err
+
+
+def test_help_says_what_it_serves_and_to_whom() -> None:
+    said = CliRunner().invoke(cli, ["overview", "--help"]).output
+    assert "kgpu overview --lab lab" in said
+    assert "only --lab has" in " ".join(said.split())

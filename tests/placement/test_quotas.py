@@ -1,0 +1,111 @@
+"""Other limits of quotas: what is counted, what is created then, and what can't be asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kgpu.base.errors import ConfigError
+from kgpu.placement.answer import answer
+from kgpu.placement.model import Origin, WhatIfAnswer
+from kgpu.placement.question import WhatIfQuestion
+from tests.placement.clusters import GPU, Object, by_name, node, pod
+
+KEY = f"requests.{GPU}"
+
+
+def ask(*objects: Object, quota: tuple[tuple[str, str], ...], **question: object) -> WhatIfAnswer:
+    return answer(WhatIfQuestion(quota=quota, **question), objects)  # type: ignore[arg-type]
+
+
+def quota(hard: dict[str, str], used: dict[str, str], name: str = "q", **spec: Any) -> Object:
+    metadata = {"name": name, "namespace": "ml"}
+    return {
+        "kind": "ResourceQuota",
+        "metadata": metadata,
+        "spec": {"hard": hard, **spec},
+        "status": {"hard": hard, "used": used},
+    }
+
+
+NEW = pod("new", 4, owner="")
+del NEW["metadata"]["uid"]
+CLUSTER = [node("a"), node("b"), pod("p", 4, "a")]
+
+
+@pytest.mark.parametrize(
+    ("words", "lands"),
+    [
+        ((("ml", f"{KEY}=8"),), True),
+        ((("ml", f"{KEY}=7"),), False),
+        ((("ml/q", f"{KEY}=8"),), True),
+        ((("ml", f"{KEY}=none"),), True),
+        ((("ml", f"{KEY}=none"), ("ml", f"{KEY}=7")), False),
+        ((("ml", f"{KEY}=8"), ("ml", "pods=1")), False),
+        ((("ml", f"{KEY}=8"), ("ml", "cpu=2")), True),
+        ((("ml", f"{KEY}=8"), ("ml", "cpu=1999m")), False),
+        ((("others", f"{KEY}=0"),), False),
+    ],
+)
+def test_a_pod_that_a_quota_lets_pass_or_not(words: tuple[tuple[str, str], ...], lands: bool) -> None:
+    found = ask(*CLUSTER, quota({KEY: "4"}, {KEY: "4"}), quota=words, manifests=(NEW,))
+    assert bool(by_name(found.outcomes)["new"]) is lands
+
+
+def test_every_quota_with_the_key_is_meant_and_one_by_its_name() -> None:
+    two = [quota({KEY: "4"}, {KEY: "4"}), quota({KEY: "6"}, {KEY: "4"}, "r")]
+    assert ask(*CLUSTER, *two, quota=(("ml", f"{KEY}=8"),), manifests=(NEW,)).holds
+    assert not ask(*CLUSTER, *two, quota=(("ml/q", f"{KEY}=8"),), manifests=(NEW,)).holds
+
+
+def test_a_new_limit_counts_the_pods_that_are_there() -> None:
+    found = ask(*CLUSTER, quota=(("ml", f"{KEY}=7"),), manifests=(NEW,))
+    assert "allows 7" in found.outcomes[0].message
+    assert ", 4 are used," in found.outcomes[0].message
+    assert found.changes[0] == f"quota ml/what-if: {KEY} 7"
+
+
+def test_what_controllers_could_not_create_comes_then() -> None:
+    serve = {
+        "kind": "ReplicaSet", "metadata": {"name": "serve", "namespace": "ml"},
+        "spec": {"replicas": 3, "template": pod("x", 4)},
+        "status": {"conditions": [{"type": "ReplicaFailure", "status": "True"}]},
+    }  # fmt: skip
+    job = {"kind": "Job", "metadata": {"name": "train", "namespace": "ml"}, "status": {"succeeded": 1},
+           "spec": {"parallelism": 2, "completions": 2, "template": pod("x", 4)}}  # fmt: skip
+    found = ask(
+        node("a"), node("b"), pod("p", 4, "a"), serve, job, quota({KEY: "4"}, {KEY: "4"}), quota=(("ml", f"{KEY}=12"),)
+    )
+    assert [one.origin for one in found.outcomes] == [Origin.CREATED] * 3
+    assert sorted(by_name(found.outcomes)) == ["serve-new-0", "serve-new-1", "train-new-0"]
+    assert sum(bool(one.node) for one in found.outcomes) == 2
+    assert "controllers create 3 pods that they could not before" in found.changes[0]
+    for well in (
+        {**serve, "status": {}},
+        {**job, "status": {"failed": 1}},
+        {**job, "spec": {**job["spec"], "suspend": True}},
+    ):
+        assert not ask(node("a"), pod("p", 4, "a"), well, quota=(("ml", f"{KEY}=12"),)).outcomes
+
+
+@pytest.mark.parametrize(
+    ("where", "words", "said"),
+    [
+        ("ml", f"{GPU}=4", "Kubernetes counts requests of it alone"),
+        ("ml", f"limits.{GPU}=4", "what pods take of it is not known"),
+        ("ml", "persistentvolumeclaims=4", "what pods take of it is not known"),
+        ("ml", KEY, "can't be"),
+        ("", f"{KEY}=4", "names no namespace"),
+        ("ml", f"{KEY}=four", "is not a quantity"),
+        ("ml", f"{KEY}=-4", "less than nothing"),
+        ("ml/r", f"{KEY}=4", "no quota of namespace ml is called r"),
+        ("ml/s", f"{KEY}=4", "has scopes"),
+        ("ml", "pods=none", "no quota of namespace ml limits pods"),
+        ("elsewhere", f"{KEY}=none", "no quota of namespace elsewhere limits"),
+    ],
+)  # fmt: skip
+def test_what_is_no_quota_is_refused(where: str, words: str, said: str) -> None:
+    scoped = quota({KEY: "4"}, {}, "s", scopes=["BestEffort"])
+    with pytest.raises(ConfigError, match=said):
+        ask(*CLUSTER, quota({KEY: "4"}, {KEY: "4"}), scoped, quota=((where, words),), manifests=(NEW,))

@@ -1,0 +1,116 @@
+"""Volumes that wait for their first consumer: free ones are taken once, places are kept, and the unknown is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kgpu.placement.answer import answer
+from kgpu.placement.model import WhatIfAnswer
+from kgpu.placement.question import WhatIfQuestion
+from tests.placement.clusters import GPU, Object, by_name, node, pod
+
+ZONE = "topology.kubernetes.io/zone"
+NONE_FREE = "node(s) didn't find available persistent volumes to bind"
+
+
+def ask(*objects: Object, **question: object) -> WhatIfAnswer:
+    return answer(WhatIfQuestion(**question), objects)  # type: ignore[arg-type]
+
+
+def storage(name: str = "local", provisioner: str = "kubernetes.io/no-provisioner", *zones: str, **more: Any) -> Object:
+    places = [{"matchLabelExpressions": [{"key": ZONE, "values": list(zones)}]}] if zones else None
+    return {"kind": "StorageClass", "metadata": {"name": name, **more}, "provisioner": provisioner,
+            "volumeBindingMode": "WaitForFirstConsumer", "allowedTopologies": places}  # fmt: skip
+
+
+def claim(name: str, size: str = "10Gi", of: str | None = "local", **spec: Any) -> Object:
+    named = {} if of is None else {"storageClassName": of}
+    asks = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}, **named, **spec}
+    return {"kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": "ml"}, "spec": asks}
+
+
+def volume(name: str, host: str, size: str = "10Gi", **spec: Any) -> Object:
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}
+    return {
+        "kind": "PersistentVolume", "metadata": {"name": name}, "status": {"phase": "Available"},
+        "spec": {"capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"], "storageClassName": "local",
+                 "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}, **spec},
+    }  # fmt: skip
+
+
+def user(name: str, *claims: str) -> Object:
+    volumes = [{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims]
+    return pod(name, 1, owner="", volumes=volumes)
+
+
+NODES = [node("a"), node("b")]
+
+
+@pytest.mark.parametrize(
+    ("objects", "lands"),
+    [
+        ((volume("v", "b"),), "b"),
+        ((volume("v", "b", "9Gi"),), ""),
+        ((volume("v", "b", storageClassName="other"),), ""),
+        ((volume("v", "b", accessModes=["ReadOnlyMany"]),), ""),
+        ((volume("v", "b", volumeMode="Block"),), ""),
+        ((volume("v", "b", claimRef={"namespace": "ml", "name": "other"}),), ""),
+        ((volume("v", "b", claimRef={"namespace": "ml", "name": "c"}),), "b"),
+        ((), ""),
+    ],
+)
+def test_a_claim_takes_a_free_volume_that_does(objects: tuple[Object, ...], lands: str) -> None:
+    found = ask(*NODES, storage(), claim("c"), *objects, user("p", "c"))
+    assert by_name(found.outcomes) == {"p": lands}
+    if not lands:
+        assert found.outcomes[0].message.startswith(f"0/2 nodes are available: 2 {NONE_FREE}.")
+
+
+def test_two_claims_do_not_get_one_volume() -> None:
+    both = [claim("c"), claim("d")]
+    found = ask(*NODES, storage(), *both, volume("v", "a"), user("p", "c"), user("q", "d"))
+    assert by_name(found.outcomes) == {"p": "a", "q": ""}
+    assert by_name(ask(*NODES, storage(), *both, volume("v", "a"), user("p", "c", "d")).outcomes) == {"p": ""}
+    two = ask(*NODES, storage(), *both, volume("v", "a"), volume("w", "a"), user("p", "c", "d"))
+    assert by_name(two.outcomes) == {"p": "a"}
+
+
+def test_a_gang_that_does_not_start_gives_its_volumes_back() -> None:
+    one, other = user("p", "c"), user("q", "d")
+    for member in (one, other):
+        member["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = "g"
+    found = ask(*NODES, storage(), claim("c"), claim("d"), volume("v", "a"), one, other, user("r", "c"))
+    assert by_name(found.outcomes) == {"p": "", "q": "", "r": "a"}
+
+
+def test_a_class_that_makes_volumes_keeps_to_its_zones_and_what_is_not_known_is_told() -> None:
+    zoned = [node("a", labels={ZONE: "x"}), node("b", labels={ZONE: "y"})]
+    found = ask(*zoned, storage("disks", "disks.example.com", "y"), claim("c", of="disks"), user("p", "c"))
+    assert by_name(found.outcomes) == {"p": "b"}
+    assert any("volumes that StorageClass disks makes are taken to be usable from every node" in n for n in found.notes)
+    nowhere = ask(*zoned, storage("disks", "disks.example.com", "z"), claim("c", of="disks"), user("p", "c"))
+    assert by_name(nowhere.outcomes) == {"p": ""}
+    chosen = claim("c", of="disks")
+    chosen["metadata"]["annotations"] = {"volume.kubernetes.io/selected-node": "b"}
+    assert by_name(ask(*NODES, storage("disks", "disks.example.com"), chosen, user("p", "c")).outcomes) == {"p": "b"}
+
+
+def test_a_statefulsets_pods_have_claims_of_their_own() -> None:
+    template = {"spec": {"containers": [{"name": "c", "image": "i", "resources": {"limits": {GPU: 1}}}]}}
+    claims = [{"metadata": {"name": "data"}, "spec": claim("", of=None)["spec"]}]
+    sts = {"kind": "StatefulSet", "metadata": {"name": "db", "namespace": "ml"},
+           "spec": {"replicas": 3, "template": template, "volumeClaimTemplates": claims}}  # fmt: skip
+    usual = storage(annotations={"storageclass.kubernetes.io/is-default-class": "true"})
+    found = ask(*NODES, usual, volume("v", "a"), volume("w", "b"), manifests=(sts,))
+    assert sorted(by_name(found.outcomes).values()) == ["", "a", "b"]
+    without = ask(*NODES, volume("v", "a"), manifests=(sts,))
+    assert "unbound immediate PersistentVolumeClaims" in without.outcomes[0].message
+
+
+def test_ephemeral_volumes_have_claims() -> None:
+    template = {"spec": claim("", of="local")["spec"]}
+    found = pod("p", 1, owner="", volumes=[{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}])
+    del found["metadata"]["uid"]
+    assert by_name(ask(*NODES, storage(), volume("v", "b"), manifests=(found,)).outcomes) == {"p": "b"}
