@@ -107,6 +107,14 @@ async def test_an_answer_ages(world):
     assert world.real.reads == 2
 
 
+async def test_fresh_processes_are_read_after_the_call(world):
+    await world.shared.processes()
+    await world.shared.processes()
+    assert world.real.calls == ["processes"]
+    await world.shared.fresh_processes()
+    assert world.real.calls == ["processes"] * 2
+
+
 async def test_an_event_makes_even_a_reading_in_flight_stale(world):
     events = world.shared.events()
     world.real.gate.clear()

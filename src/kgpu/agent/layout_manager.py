@@ -15,6 +15,7 @@ from kgpu.formats import names
 
 if TYPE_CHECKING:
     from kgpu.agent.host import Host
+    from kgpu.agent.shared_reader import SharedReader
     from kgpu.base.supervise import RoleHandle
     from kgpu.hw.port import HardwareEvent, Inventory, Process, Reader
     from kgpu.kubelet.pod_resources import Holdings
@@ -66,7 +67,7 @@ def make_context(
         sources=sources,
         operations=options.env.get(names.ENV_MIG_OPERATIONS) == "true",
         namespace=options.env.get("POD_NAMESPACE") or options.namespace,
-        holders=partial(_holders, view, kubelet), stranded=partial(_stranded, view, kubelet),
+        holders=partial(_holders, host.reader, kubelet), stranded=partial(_stranded, view, kubelet),
         closed=partial(_closed, host),
         news=host.reader.changed, vendor=vendor, hear=hear, on_state=handle.report,
     )  # fmt: skip
@@ -84,12 +85,14 @@ async def _closed(host: Host) -> AsyncIterator[None]:
 
 
 async def _holders(
-    reader: Reader, kubelet: Holdings, gpus: Sequence[FoundGpu]
+    reader: SharedReader, kubelet: Holdings, gpus: Sequence[FoundGpu]
 ) -> Mapping[str, Sequence[str]]:  # fmt: skip
-    """Pods that have a GPU or a part of it, and processes on it, by UUID. Raises KubeletError, HwError."""
+    """Pods that have a GPU or a part of it, and processes on it, by UUID, as of now: GPUs are cut by it. Raises
+    KubeletError, HwError.
+    """
     held = await kubelet.holdings()
     inventory = await reader.inventory()
-    processes = await reader.processes()
+    processes = await reader.fresh_processes()
     return {
         found.uuid: (*_pods(found.uuid, held, inventory), *_processes(found.uuid, processes))
         for found in gpus

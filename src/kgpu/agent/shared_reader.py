@@ -183,6 +183,11 @@ class SharedReader:
     async def processes(self) -> tuple[Process, ...]:
         return await self._processes.get()
 
+    async def fresh_processes(self) -> tuple[Process, ...]:
+        """The processes by a reading that begins now."""
+        self._processes.forget()
+        return await self._processes.get()
+
     async def activity(self, keys: Collection[str]) -> tuple[Activity, ...]:
         """What was done since the call before. The role ``usage`` alone asks: it is told once, and kept for nobody."""
         return await self._ask(lambda reader: reader.activity(keys))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -41,7 +42,7 @@ def root(sim_root: Callable[..., Path], tmp_path: Path) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def probing(root: Path, folder: Path) -> AsyncIterator[RoleHandle]:
+async def probing(root: Path, folder: Path, said: Said) -> AsyncIterator[RoleHandle]:
     async def reader() -> Any:
         return open_reader(driver_root=root)
 
@@ -56,43 +57,48 @@ async def probing(root: Path, folder: Path) -> AsyncIterator[RoleHandle]:
 
     host = Host(options=options, reader=shared, config=DefaultConfig(), decide=lambda _: None, api=no_api)
     handle = RoleHandle("probe", SystemClock())
-    task = asyncio.create_task(probe.probe(host, handle))
-    try:
-        yield handle
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        await shared.close()
+    with contextlib.redirect_stdout(said):
+        task = asyncio.create_task(probe.probe(host, handle))
+        try:
+            yield handle
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            await shared.close()
 
 
-class Said:
-    """The lines so far."""
+class Said(io.TextIOBase):
+    """Standard output, by whole lines: what is read while a thread writes may end in the middle of one."""
 
-    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
-        self._capfd, self.lines = capfd, list[str]()
+    def __init__(self) -> None:
+        self._text = ""
+
+    def write(self, text: str) -> int:
+        self._text += text
+        return len(text)
 
     async def __call__(self, count: int) -> dict[str, Any]:
         """The facts of that line, waited for."""
         async with asyncio.timeout(SECONDS):
-            while len(self.lines) < count:
-                self.lines += self._capfd.readouterr().out.splitlines()
+            while self._text.count("\n") < count:  # noqa: ASYNC110 - a thread writes it
                 await asyncio.sleep(0.02)
-        found = found_in(self.lines[count - 1].encode())
+        line = self._text.split("\n")[count - 1]
+        found = found_in(line.encode())
         assert found is not None
-        assert len(self.lines[count - 1]) < MAX_LINE
+        assert len(line) < MAX_LINE
         return found
 
 
 async def test_what_the_node_has_is_said_and_what_changes_is_said_again(
-    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "LOOK", 0.02)
     monkeypatch.setattr(probe, "PAUSE", 0.05)
     monkeypatch.setattr(probe, "LONGEST", 0.05)
     (tmp_path / "validations").mkdir()
     (tmp_path / "validations" / "driver-ready").touch()
-    said = Said(capfd)
-    async with probing(root, tmp_path) as handle:
+    said = Said()
+    async with probing(root, tmp_path, said) as handle:
         first = await said(1)
         assert (first["node"], first["driverVersion"] != "") == ("gpu-1", True)
         assert [one["name"] for one in first["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 2
@@ -114,19 +120,20 @@ async def test_what_the_node_has_is_said_and_what_changes_is_said_again(
 
 @pytest.mark.parametrize(("model", "fault"), [("gaudi3", "port-down"), ("arc", "hot")])
 async def test_a_link_and_heat_are_said_when_they_come_and_when_they_go(
-    *, model: str, fault: str, sim_root: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str],
+    *, model: str, fault: str, sim_root: Callable[..., Path], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(probe, "LOOK", 0.02)
     monkeypatch.setattr(probe, "PAUSE", 0.05)
     monkeypatch.setattr(probe, "LONGEST", 0.05)
-    root, said = sim_root(model, gpus=2), Said(capfd)
+    root = sim_root(model, gpus=2)
 
     def sick(facts: dict[str, Any]) -> list[bool]:
         gpus = decode(facts).gpus or ()
         return [bool(gpu.ports_down) or gpu.hot for gpu in gpus]
 
-    async with probing(root, tmp_path):
+    said = Said()
+    async with probing(root, tmp_path, said):
         count = 1
         assert sick(await said(count)) == [False, False]
         for act, wanted in (
@@ -140,12 +147,12 @@ async def test_a_link_and_heat_are_said_when_they_come_and_when_they_go(
 
 
 async def test_what_does_not_change_is_said_when_it_is_time(
-    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "LOOK", 0.01)
     monkeypatch.setattr(probe, "AGAIN", 0.1)
-    said = Said(capfd)
-    async with probing(root, tmp_path):
+    said = Said()
+    async with probing(root, tmp_path, said):
         assert (await said(1))["kernelLog"] == (await said(2))["kernelLog"]
 
 
@@ -210,7 +217,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def test_a_look_that_hangs_is_told_and_keeps_nobody_from_ending(
-    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "HANGS", 0.05)
     answer, threads = threading.Event(), set[threading.Thread]()
@@ -222,15 +229,15 @@ async def test_a_look_that_hangs_is_told_and_keeps_nobody_from_ending(
 
     gather = host_source.gather
     monkeypatch.setattr(host_source, "gather", hanging)
-    said = Said(capfd)
-    async with probing(root, tmp_path) as handle:
+    said = Said()
+    async with probing(root, tmp_path, said) as handle:
         await until(lambda: handle.status.why == "HostLookHangs")
         answer.set()
         assert (await said(1))["bootId"] == boot_id()
         await until(lambda: not handle.status.why)
     answer.clear()
     ended = set(threads)
-    async with probing(root, tmp_path) as again:
+    async with probing(root, tmp_path, said) as again:
         # A thread that has not begun yet is late as well.
         await until(lambda: again.status.why == "HostLookHangs" and bool(threads - ended))
     assert all(thread.daemon for thread in threads)

@@ -395,6 +395,25 @@ async def test_alone_holders_are_named_and_waited_for(tmp_path: Path) -> None:
     assert world.slices == [7]
 
 
+async def test_alone_who_begins_while_gpus_are_being_cut_is_named_and_waited_for(tmp_path: Path) -> None:
+    world = World(tmp_path, operations=False)
+    (uuid,) = world.driver.state
+
+    def refuse(step: str, _done: bool) -> None:
+        if step == "set-mode":
+            world.held = {uuid: ("pod team/train-0",)}
+            raise PartitionError("the GPU is in use", "a GPU that nobody uses", "end its processes")
+
+    async with world.running():
+        world.driver.meddle = refuse
+        world.label("sevenths")
+        report = await world.said("failed", "MigGpusInUse")
+        assert "pod team/train-0" in report.message
+        world.driver.meddle, world.held = lambda _step, _done: None, {}
+        await world.said("success", "MigApplied")
+    assert world.slices == [7]
+
+
 async def test_alone_every_failure_after_a_success_is_told(tmp_path: Path) -> None:
     # In NVIDIA's manager flags that the first success sets leave clients paused at every later failure.
     world = World(tmp_path, operations=False)

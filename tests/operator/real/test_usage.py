@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,18 @@ class Watched:
     def new_process(self) -> None:
         """A process that goes on from what is written, and has its round at once."""
         self.site.lab.kubectl("-n", NAMESPACE, "delete", "pod", "-l", "app=kgpu-usage", "--wait=false")
+
+    @contextmanager
+    def no_process(self) -> Iterator[None]:
+        """Within the block none runs, which would write over what is changed of its record; then one that goes on."""
+        of_usage = ("-n", NAMESPACE, "-l", "app=kgpu-usage")
+        scale = ("-n", NAMESPACE, "scale", "deployment/kgpu-usage")
+        self.site.lab.kubectl(*scale, "--replicas=0")
+        self.site.until(lambda: not self.site.get("pods", *of_usage)["items"], "the process to end")
+        try:
+            yield
+        finally:
+            self.site.lab.kubectl(*scale, "--replicas=1")
 
     def agent(self) -> Object:
         """The agent's pod."""
@@ -292,8 +305,8 @@ def test_what_does_nothing_is_told_about_warned_stopped_and_brought_back(watched
     assert "STOP" not in explained.stdout
     assert "would be done: Deployment research/llama: scale" in explained.stdout
 
-    watched.the_time_of_grace_passes()
-    watched.new_process()
+    with watched.no_process():
+        watched.the_time_of_grace_passes()
     site.until(lambda: watched.deployment()["spec"]["replicas"] == 0, "it to be scaled to 0")
     site.until(lambda: watched.told("*Stopped: idle GPUs in research*"), "people to be told")
     assert {"ReclaimWarned", "Reclaimed"} <= watched.events().keys()

@@ -216,11 +216,20 @@ class _Manager:
         async with self._ctx.closed() if any(one.release for one in decision.apply) else _nothing_open():
             result = await self._ctx.cutter.obey(f"label-{decision.key}", layouts, alone=True)
         self._ctx.news()
-        if not result.done:
+        # Who begins to use a GPU while it is being cut makes the driver refuse: then the wish waits, as it would have.
+        if not result.done and not await self._in_use(decision):
             self._tried[decision.key] = RefusedWishError(
                 f"the GPUs could not be cut: {result.text}", "a change that the driver makes", "see the agent's log",
                 MigReason.FAILED,
             )  # fmt: skip
+
+    async def _in_use(self, decision: MigDecision) -> bool:
+        """Whether somebody is known to use a GPU that was to be cut."""
+        try:
+            holders = await self._ctx.holders(await self._ctx.cutter.survey())
+        except UserError:
+            return False
+        return any(holders.get(one.gpu) for one in decision.apply)
 
     async def _tidy(self) -> UserError | None:
         """Finish what was broken off; returns why that can't be done now."""
