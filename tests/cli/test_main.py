@@ -226,5 +226,5 @@ def test_completion_script_and_installation(shell, tmp_path):
 
 
 def test_completion_offers_commands_without_importing_them():
-    done = run(env={"_KGPU_COMPLETE": "bash_complete", "COMP_WORDS": "kgpu l", "COMP_CWORD": "1"})
+    done = run(env={"_KGPU_COMPLETE": "bash_complete", "COMP_WORDS": "kgpu la", "COMP_CWORD": "1"})
     assert done.stdout.split() == ["plain,labels", "plain,lab"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -244,6 +245,49 @@ def test_a_label_takes_the_gpus_of_one_node_away(fleet: EmbeddedLab) -> None:
     run_kubectl(fleet, "label", "node", "l4-1", f"{label}=false", "--overwrite")
     until(fleet, lambda: offered(fleet) == {"gpu-node-1": "8"}, "l4-1 offers nothing")
     run_kubectl(fleet, "label", "node", "l4-1", f"{label}-")  # with a value it would stay the user's
+    settled(fleet)
+
+
+def test_an_operand_is_looked_at_and_restarted_by_its_name(fleet: EmbeddedLab) -> None:
+    settled(fleet)
+
+    def kgpu(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "kgpu", *words, "--kubeconfig", str(fleet.kubeconfig)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
+
+    def agents() -> dict[str, str]:
+        found = get(fleet, "pods", "--namespace", GPU_OPERATOR_NAMESPACE, "--selector", f"app={AGENT_DAEMON_SET}")
+        return {pod["spec"]["nodeName"]: pod["metadata"]["uid"] for pod in found["items"]}
+
+    shown = kgpu("logs", "device-plugin", "--tail", "-1")
+    assert {line.split("]")[0] for line in shown.stdout.splitlines()} == {"[gpu-node-1", "[l4-1"}
+    assert "the agent does the work of the device plugin" in shown.stderr
+    assert kgpu("logs", "gfd", "--node", "l4-1", "--previous").stderr.endswith("had no run before\n")
+    following = [
+        sys.executable,
+        "-m",
+        "kgpu",
+        "logs",
+        "gfd",
+        "--node",
+        "l4-1",
+        "-f",
+        "--kubeconfig",
+        str(fleet.kubeconfig),
+    ]
+    with subprocess.Popen(following, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline(), "a kubelet that has refused a log is asked again"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    before = agents()
+    done = kgpu("restart", "device-plugin", "--node", "l4-1")
+    assert done.returncode == 0, done.stderr
+    after = agents()
+    assert {name for name in before if before[name] != after[name]} == {"l4-1"}
+    done = kgpu("restart", "gfd", "-o", "json")
+    assert (done.returncode, json.loads(done.stdout)["nodes"]) == (0, ["gpu-node-1", "l4-1"]), done.stderr
+    assert not set(after.values()) & set(agents().values())
     settled(fleet)
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_SECONDS: Final = 2**31 - 1  # what an operation's field can hold
 
 
 class Examples:
@@ -165,6 +167,19 @@ def check_kubeconfig(context: click.Context, path: str | None) -> None:
 def print_json(data: object) -> None:
     """Print JSON data, indented, in the order given."""
     click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def seconds_of(text: str, flag: str) -> int:
+    """A duration in Go's form as whole seconds. Raises ConfigError, also for less than one."""
+    from kgpu.formats.duration import parse_duration
+
+    try:
+        seconds = parse_duration(text) / 1e9
+    except ConfigError as error:
+        raise ConfigError(error.what, "a duration such as 90s, 5m or 2h", f"correct {flag}") from error
+    if not 1 <= seconds <= MAX_SECONDS:
+        raise ConfigError(f"{flag} is {text:.40}", "a duration of at least a second, such as 5m", f"correct {flag}")
+    return int(seconds)
 
 
 def run_async(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -49,6 +49,16 @@ def namespaced_pods(ctx: click.Context, param: click.Parameter, incomplete: str)
     return _of_kind(ctx, "Pod", incomplete)
 
 
+def workloads(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What ``kgpu logs`` and ``restart`` take, with titles where the shell shows help."""
+    from click.shell_completion import CompletionItem
+
+    from kgpu.workloads.rows import WORKLOADS
+
+    del ctx, param
+    return [CompletionItem(row.name, help=row.title) for row in WORKLOADS if row.name.startswith(incomplete.lower())]
+
+
 def rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids of the doctor's rules, with their titles where the shell shows help."""
     from click.shell_completion import CompletionItem

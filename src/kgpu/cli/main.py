@@ -54,6 +54,8 @@ COMMANDS: Final = (
         "mps-control-daemon", "kgpu.cli.mps", "mps_control_daemon", "The control daemons of MPS.", hidden=True
     ),
     CommandEntry("status", "kgpu.cli.status", "status", "What works in a cluster, what does not, why, and what to do."),
+    CommandEntry("logs", "kgpu.cli.logs", "logs", "What an operand writes, on one node or all, in either layout."),
+    CommandEntry("restart", "kgpu.cli.restart", "restart", "Restart an operand on one node or all, and wait for it."),
     CommandEntry(
         "doctor", "kgpu.cli.doctor", "doctor", "Why a GPU pod or node does not work, with proof and a remedy."
     ),

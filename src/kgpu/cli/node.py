@@ -13,14 +13,21 @@ import click
 
 from kgpu.base.errors import ConfigError
 from kgpu.cli import _complete
-from kgpu.cli._common import ExampleGroup, check_kubeconfig, output_option, print_json, run_async
+from kgpu.cli._common import (
+    MAX_SECONDS,
+    ExampleGroup,
+    check_kubeconfig,
+    output_option,
+    print_json,
+    run_async,
+    seconds_of,
+)
 
 if TYPE_CHECKING:
     from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDriver
     from kgpu.operations.model import Operation, UnreadableOperation
     from kgpu.operations.requests import Preview
 
-MAX_SECONDS: Final = 2**31 - 1
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAINTAIN: Final = """
@@ -106,7 +113,7 @@ def maintain(*, span: str, **given: Any) -> None:
     The pods that go are those of `kubectl drain --ignore-daemonsets`, and disruption budgets hold. Exit code 0 once the
     nodes are empty, 3 when one could not be emptied; it is given back then.
     """
-    spec = _spec("Maintenance", given, duration_seconds=_seconds(span, "--for") if span else None)
+    spec = _spec("Maintenance", given, duration_seconds=seconds_of(span, "--for") if span else None)
     _carry_out(spec, given, until=_is_held, well=_is_held)
 
 
@@ -121,7 +128,7 @@ def reboot(*, reboot_timeout: str, **given: Any) -> None:
     `kubectl drain --ignore-daemonsets`, and disruption budgets hold. Exit code 0 once all nodes have rebooted and are
     well, 3 when one has not or is not; it is given back then.
     """
-    spec = _spec("Reboot", given, act_timeout_seconds=_seconds(reboot_timeout, "--reboot-timeout"))
+    spec = _spec("Reboot", given, act_timeout_seconds=seconds_of(reboot_timeout, "--reboot-timeout"))
     _carry_out(spec, given, until=lambda _: False, well=_has_succeeded)
 
 
@@ -137,7 +144,7 @@ def upgrade_driver(*, whole_node: bool, upgrade_timeout: str, **given: Any) -> N
     back once it is well with the new driver. --dry-run says each step before. Exit code 0 once all nodes are well, 3
     when one is not; it is given back then, with what its driver's pod says.
     """
-    seconds = _seconds(upgrade_timeout, "--upgrade-timeout")
+    seconds = seconds_of(upgrade_timeout, "--upgrade-timeout")
     spec = _spec("DriverUpgrade", given, only_gpu_pods=not whole_node, act_timeout_seconds=seconds)
     wanted = run_async(_wanted_drivers(given["kubeconfig"], tuple(dict.fromkeys(given["nodes"]))))
     _carry_out(spec, given, until=lambda _: False, well=_has_succeeded, drivers=wanted)
@@ -188,7 +195,7 @@ def drain_gpu(*, gpus: tuple[str, ...], span: str, **given: Any) -> None:
         raise ConfigError(
             "no GPU is named", "--gpu with a GPU's UUID", "take it from `kgpu status`, or `nvidia-smi -L`"
         )
-    seconds = _seconds(span, "--for") if span else None
+    seconds = seconds_of(span, "--for") if span else None
     spec = _spec("Maintenance", given, duration_seconds=seconds, gpus=_one_node(given, gpus))
     _carry_out(spec, given, until=_is_held, well=_is_held)
 
@@ -271,7 +278,7 @@ def _spec(
     from kgpu.formats.crd.nodeoperation import NodeOperationSpec, OperationDrain
 
     drain = OperationDrain(
-        timeout_seconds=_seconds(given["timeout"], "--timeout"),
+        timeout_seconds=seconds_of(given["timeout"], "--timeout"),
         on_timeout="Force" if given["on_timeout"] == "force" else "Fail",
         grace_period_seconds=given["grace_period"],
         force=given["force"],
@@ -330,15 +337,3 @@ async def _previews(kubeconfig: str, specs: Mapping[str, NodeOperationSpec]) -> 
         return [await preview_of(api, name, spec) for name, spec in specs.items()]
     finally:
         await api.close()
-
-
-def _seconds(text: str, flag: str) -> int:
-    from kgpu.formats.duration import parse_duration
-
-    try:
-        seconds = parse_duration(text) / 1e9
-    except ConfigError as error:
-        raise ConfigError(error.what, "a duration such as 90s, 5m or 2h", f"correct {flag}") from error
-    if not 1 <= seconds <= MAX_SECONDS:
-        raise ConfigError(f"{flag} is {text:.40}", "a duration of at least a second, such as 5m", f"correct {flag}")
-    return int(seconds)

@@ -216,6 +216,26 @@ class Client:
         """
         return (await self._read(_path(PODS, namespace, pod, "log"), query, accept="*/*", limit=limit)).content
 
+    async def follow_pod_log(self, namespace: str, pod: str, query: dict[str, str]) -> AsyncIterator[bytes]:
+        """What ``pods/log`` answers, in pieces as it is written, until the container or the server ends it.
+
+        Raises KubeRefusedError or KubeUnreachableError.
+        """
+        import httpx2
+
+        path = _path(PODS, namespace, pod, "log")
+        timeout = httpx2.Timeout(DEADLINE, read=None)  # a container may say nothing for days
+        query = {**query, "follow": "true"}
+        try:
+            async with self._http.stream("GET", path, params=query, timeout=timeout) as answer:
+                if answer.status_code >= 300:
+                    await answer.aread()
+                    raise _refusal("GET", path, answer)
+                async for piece in answer.aiter_bytes():
+                    yield piece
+        except httpx2.HTTPError as error:
+            raise _unreachable("GET", path, self._http, error) from error
+
     async def close(self) -> None:
         await self._http.aclose()
         if self._wire is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 from kgpu.formats.names import STATE_DIR
 from tests.operator.real.conftest import Site
@@ -41,6 +43,9 @@ def test_operands_in_pods_of_their_own(clean: Site) -> None:
         site.lab.kubectl(
             "rollout", "status", "daemonset", "nvidia-device-plugin-daemonset", "-n", "gpu-operator", "--timeout=60s"
         )
+        # And kgpu's own commands, which take the same names.
+        assert "registered with the kubelet" in kgpu(site, "logs", "device-plugin", "--node", site.node)
+        assert "1 of 1 new ready" in kgpu(site, "restart", "nvidia-device-plugin-daemonset")
         site.ready()
         assert "Test PASSED" in site.run_pod("operands", gpus=8)
         site.uninstall()
@@ -93,6 +98,14 @@ def test_the_layout_can_be_changed_under_a_running_workload(clean: Site) -> None
     site.uninstall()
     site.until(lambda: not site.get("pods", "-n", "gpu-operator")["items"], "the last pods to go")
     assert agents_files(site) == ""
+
+
+def kgpu(site: Site, *words: str) -> str:
+    """What the command prints; it must end well."""
+    command = [sys.executable, "-m", "kgpu", *words, "--kubeconfig", str(site.lab.paths.kubeconfig)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def agents_files(site: Site) -> str:

@@ -135,8 +135,8 @@ async def read(path: Path, options: LogOptions, ended: Callable[[], bool]) -> As
             if left is not None and left <= 0:
                 return
             await asyncio.sleep(0)  # others have their turn while a long log is read
-        if rest:
-            yield render(rest, options)
+        if out := render(rest, options)[:left] if rest else b"":
+            yield out
     finally:
         file.close()
 

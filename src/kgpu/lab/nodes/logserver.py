@@ -177,10 +177,13 @@ class LogServer:
 
 async def _answer(writer: asyncio.StreamWriter, code: int, text: str) -> bool:
     body = text.encode(errors="replace")
-    head = f"HTTP/1.1 {code} {_WORDS[code]}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n\r\n"
-    writer.write(head.encode() + body)
+    stays = code in {200, 404}
+    head = f"HTTP/1.1 {code} {_WORDS[code]}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
+    # Unless it is told, who has asked sends its next request into a connection that is closing.
+    closing = "" if stays else "Connection: close\r\n"
+    writer.write(f"{head}{closing}\r\n".encode() + body)
     await writer.drain()
-    return code in {200, 404}
+    return stays
 
 
 async def _stream(writer: asyncio.StreamWriter, pieces: AsyncIterator[bytes]) -> bool:
@@ -190,8 +193,9 @@ async def _stream(writer: asyncio.StreamWriter, pieces: AsyncIterator[bytes]) ->
         async for piece in pieces:
             if writer.is_closing():
                 return False
-            writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-            await writer.drain()
+            if piece:  # an empty one would end the answer
+                writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                await writer.drain()
     except OSError:
         return False
     writer.write(b"0\r\n\r\n")
