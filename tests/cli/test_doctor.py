@@ -45,6 +45,18 @@ def test_findings_are_exit_code_1_and_health_is_0(broken: str, healthy: str, cap
     assert capsys.readouterr().out.startswith("Nothing is wrong as far as can be seen")
 
 
+def test_of_a_namespace_is_told_what_is_in_it_or_hurts_its_pods(tmp_path: Path, capsys: Said) -> None:
+    broken = dump(tmp_path / "broken.yaml", EXAMPLES["SCH-08"].broken)
+    other = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}}
+    assert main(["kgpu", "doctor", "--from", broken, "-n", "ml"]) == 1
+    assert "SCH-08" in capsys.readouterr().out
+    both = dump(tmp_path / "both.yaml", [*EXAMPLES["SCH-08"].broken, other])
+    assert main(["kgpu", "doctor", "--from", both, "-n", "other"]) == 0
+    assert "(Namespace other;" in capsys.readouterr().out
+    assert main(["kgpu", "doctor", "--from", both, "-n", "othr"]) == 2
+    assert 'there is no namespace othr; did you mean "other"?' in capsys.readouterr().err
+
+
 def test_what_can_not_be_judged_is_not_well(tmp_path: Path, capsys: Said) -> None:
     pods = [one for one in EXAMPLES["SCH-08"].broken if one["kind"] == "Pod"]
     assert main(["kgpu", "doctor", "--from", dump(tmp_path / "pods.yaml", pods)]) == 2
@@ -56,7 +68,7 @@ def test_what_can_not_be_judged_is_not_well(tmp_path: Path, capsys: Said) -> Non
     [
         (["--from", "/no/such/file"], "can't read /no/such/file"),
         (["--from", "x", "--host"], "exclude each other"),
-        (["-n", "ml"], "none is named"),
+        (["-n", "ml", "--host"], "a machine is in no namespace"),
         (["pods/ml/train", "--kubeconfig", "/no/such/config"], "there is no file /no/such/config"),
         (["pot", "ml/train"], "did you mean"),
         (["pod"], "names nothing"),

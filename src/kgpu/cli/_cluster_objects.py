@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from kgpu.doctor.snapshot import Snapshot
 
 
-async def seen(path: str, kubeconfig: str, kinds: Collection[str]) -> Snapshot:
-    """An archive or dump, or the objects of these kinds of the cluster."""
+async def seen(path: str, kubeconfig: str, kinds: Collection[str], *, namespace: str = "") -> Snapshot:
+    """An archive or dump, or the objects of these kinds of the cluster.
+
+    ``namespace``: the one that is enough for who may not read the others.
+    """
     if path:
         from kgpu.doctor.sources.files import read
 
@@ -22,7 +25,8 @@ async def seen(path: str, kubeconfig: str, kinds: Collection[str]) -> Snapshot:
 
     api = connect(kubeconfig)
     try:
-        return await collect_objects(api, [row for row in KINDS if row.resource.kind in kinds])
+        wanted = [row for row in KINDS if row.resource.kind in kinds]
+        return await collect_objects(api, wanted, namespace=namespace)
     finally:
         await api.close()
 

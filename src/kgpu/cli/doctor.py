@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kgpu.base.errors import ConfigError
+from kgpu.base.printable import one_line
 from kgpu.base.suggest import did_you_mean
 from kgpu.cli import _complete
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, run_async
@@ -23,6 +24,7 @@ EXAMPLES: Final = """
 kgpu doctor
 kgpu doctor pod ml/train-0
 kgpu doctor node gpu-1
+kgpu doctor -n ml
 kgpu doctor deployment ml/serve --from cluster.yaml
 kgpu doctor --from bundle.tar.gz -o json
 kubectl describe pod train-0 | kgpu doctor -
@@ -40,7 +42,8 @@ _SHOWN: Final = "node N, pod NS/NAME, deployment NS/NAME, job NS/NAME, statefuls
 
 @click.command("doctor", cls=ExampleCommand, examples=EXAMPLES)
 @click.argument("target", nargs=-1, metavar="[KIND NAME]", shell_complete=_complete.target)
-@click.option("-n", "--namespace", default="", metavar="NS", help="Of the object, where NAME does not say it.",
+@click.option("-n", "--namespace", default="", metavar="NS",
+              help="Of the object, where NAME does not say it; without an object: what is in it, or hurts its pods.",
               shell_complete=_complete.namespaces)  # fmt: skip
 @click.option(
     "--from",
@@ -87,14 +90,11 @@ def doctor(
         raise click.exceptions.Exit(found.exit_code)
     if path and host:
         raise ConfigError("--from and --host exclude each other", "one of the two", "leave one out")
-    if namespace and not target:
-        raise ConfigError(
-            f"-n {namespace} says where an object is, and none is named", _SHOWN,
-            f"name one, for example: kgpu doctor -n {namespace} pod NAME; without -n the whole cluster is looked at",
-        )  # fmt: skip
+    if namespace and host:
+        raise ConfigError("-n beside --host: a machine is in no namespace", "one of them", "leave -n out")
     wanted = parse_target(target, namespace)
     check_kubeconfig(context, kubeconfig)
-    where = (wanted, path, kubeconfig, root if host else "")
+    where = (wanted, path, kubeconfig, root if host else "", wanted.namespace if wanted else namespace)
     if watch:
         from kgpu.cli._doctor_watch import DoctorWatch
 
@@ -161,18 +161,23 @@ def _data(data: object, output: str) -> str:
     raise ConfigError(f"--explain has no form {output}", "text, json or yaml", "leave -o out")
 
 
-async def look(wanted: Subject | None, path: str, kubeconfig: str, root: str) -> Report:
-    """Look once. Raises UserError when nothing can be seen, or the object that was named is not there."""
+async def look(wanted: Subject | None, path: str, kubeconfig: str, root: str, namespace: str = "") -> Report:
+    """Look once; at a namespace alone where no object of it is wanted.
+
+    Raises UserError when nothing can be seen, or what was named is not there.
+    """
     import gc
 
     from kgpu.doctor.plan import diagnose
 
     gc.disable()  # a large cluster is millions of objects that all stay: there is no garbage to look for
     try:
-        snapshot = await snapshot_of(path, kubeconfig, root, wanted)
+        snapshot = await snapshot_of(path, kubeconfig, root, wanted, namespace=namespace)
         if wanted is not None and snapshot.get(wanted.kind, wanted.name, wanted.namespace) is None:
             raise _unknown(wanted, snapshot, path)
-        report = diagnose(snapshot, target=wanted)
+        if namespace and wanted is None:
+            check_namespace(snapshot, namespace)
+        report = diagnose(snapshot, target=wanted, namespace=namespace)
         if not report.real:
             check_root(snapshot, root)
         return report
@@ -180,8 +185,12 @@ async def look(wanted: Subject | None, path: str, kubeconfig: str, root: str) ->
         gc.enable()
 
 
-async def snapshot_of(path: str, kubeconfig: str, root: str = "", target: Subject | None = None) -> Snapshot:
-    """Look at a path, this host (``root`` not ""), or the cluster, where ``target`` says what is looked at first."""
+async def snapshot_of(
+    path: str, kubeconfig: str, root: str = "", target: Subject | None = None, *, namespace: str = ""
+) -> Snapshot:  # fmt: skip
+    """Look at a path, this host (``root`` not ""), or the cluster, where ``target`` says what is looked at first and
+    ``namespace`` what is enough for who may not read the others.
+    """
     if path:
         from kgpu.doctor.sources.files import read
 
@@ -196,9 +205,22 @@ async def snapshot_of(path: str, kubeconfig: str, root: str = "", target: Subjec
 
     api = connect(kubeconfig)
     try:
-        return (await collect(api, logs=PodLogs(api), target=target)).judged(xids_in)
+        return (await collect(api, logs=PodLogs(api), target=target, namespace=namespace)).judged(xids_in)
     finally:
         await api.close()
+
+
+def check_namespace(found: Snapshot, namespace: str) -> None:
+    """Raises ConfigError for a namespace that there is not."""
+    known = {obj.name for obj in found.all("Namespace")}
+    spaces = known | {pod.namespace for pod in found.pods.values()}
+    if namespace in spaces or (not known and "Namespace" not in found.listed):
+        return
+    near = did_you_mean(namespace, spaces)
+    raise ConfigError(
+        f"there is no namespace {one_line(namespace, 63)}" + (f"; {near}" if near else ""),
+        f"one of {len(spaces)} there are", "correct -n: kubectl get namespaces",
+    )  # fmt: skip
 
 
 def check_root(found: Snapshot, root: str) -> None:

@@ -49,7 +49,7 @@ def quota(context: click.Context, *, namespace: str, file: str, snapshot: str, k
 
     check_kubeconfig(context, kubeconfig)
     use = _use(file) if file else None
-    cluster = run_async(seen(snapshot, kubeconfig, READS))
+    cluster = run_async(seen(snapshot, kubeconfig, READS, namespace=namespace))
     book = QuotaBook(objects_of(cluster, READS))
     if namespace and namespace not in book.spaces():
         near = did_you_mean(namespace, book.spaces())

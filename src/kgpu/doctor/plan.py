@@ -36,9 +36,12 @@ WORKLOADS: Final = frozenset(
 
 
 def diagnose(
-    snapshot: Snapshot, *, target: Subject | None = None, rules: Sequence[Rule] | None = None, strict: bool = False
-) -> Report:
-    """Ask every rule. With a target only what hurts it is kept. ``strict``: a rule's error is raised."""
+    snapshot: Snapshot, *, target: Subject | None = None, namespace: str = "", rules: Sequence[Rule] | None = None,
+    strict: bool = False,
+) -> Report:  # fmt: skip
+    """Ask every rule. With a target only what hurts it is kept, with a namespace alone what is of it or hurts pods in
+    it. ``strict``: a rule's error is raised.
+    """
     checked_rules = all_rules() if rules is None else rules
     snapshot.sort()
     findings: list[Finding] = []
@@ -68,15 +71,22 @@ def diagnose(
             for finding in roots
             if any(hurts(each, wanted) or is_of_devices(snapshot, each, below) for each in finding.all())
         ]
+    elif namespace:
+        roots = [finding for finding in roots if any(is_within(each, namespace) for each in finding.all())]
     stack = _stack(snapshot, roots)
     return Report(
         findings=tuple(sorted(roots, key=lambda finding: order(finding, stack))),
         missing=tuple(dict.fromkeys([*missing, *snapshot.missing])),  # rules add what they would have needed
         checked=len(checked_rules),
-        scope=str(target) if target else "Cluster",
+        scope=str(target) if target else f"Namespace {namespace}" if namespace else "Cluster",
         looked=snapshot.counts(),
-        stuck=stuck(snapshot),
+        stuck=stuck(snapshot, namespace if target is None else ""),
     )
+
+
+def is_within(finding: Finding, namespace: str) -> bool:
+    """Whether a finding is about something in a namespace, or hurts a pod in it."""
+    return finding.subject.namespace == namespace or any(pod.startswith(f"{namespace}/") for pod in finding.pods)
 
 
 def put_under_its_cause(finding: Finding, roots: list[Finding], snapshot: Snapshot) -> None:
@@ -120,8 +130,10 @@ def _stack(snapshot: Snapshot, findings: Iterable[Finding]) -> frozenset[Subject
     return frozenset(found)
 
 
-def stuck(snapshot: Snapshot) -> int:
-    """Pods with accelerators that do not run, and nodes with accelerators that are not Ready."""
+def stuck(snapshot: Snapshot, namespace: str = "") -> int:
+    """Pods with accelerators that do not run, in one namespace or all, and for all also nodes that are not Ready."""
+    if namespace:
+        return sum(pod.namespace == namespace for pod in stuck_pods(snapshot))
     return len(stuck_pods(snapshot)) + sum(not node.ready for node in matching.gpu_nodes(snapshot))
 
 

@@ -1,9 +1,10 @@
 """A running cluster, read once: paged lists of what rules need, few at a time, no watches, nothing written.
 
-What may not be read, or is not served, is told as missing evidence and everything else counts; only when neither nodes
-nor pods can be read is there nothing to say. Logs are asked for of pods of a GPU stack, then of pods that fail and ask
-for GPUs, then of those that fail and may look for one, then of the newest Ready pods that hold some. Those of kgpu's
-agents have what their nodes' own files, kernels and drivers say.
+What may not be read, or is not served, is told as missing evidence and everything else counts. Nodes and pods must be
+there; for who looks at one namespace, and may not list those of the cluster, that namespace's pods are enough. Logs
+are asked for of pods of a GPU stack, then of pods that fail and ask for GPUs, then of those that fail and may look for
+one, then of the newest Ready pods that hold some. Those of kgpu's agents have what their nodes' own files, kernels and
+drivers say.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Final, Protocol
 from kgpu.base.errors import KubeError
 from kgpu.doctor.kinds import Log, Pod
 from kgpu.doctor.model import Missing, Subject
-from kgpu.doctor.objects import lean
-from kgpu.doctor.read_kinds import KINDS, NEEDED, Wanted
+from kgpu.doctor.read_kinds import KINDS, Wanted
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.sources import probed
 from kgpu.doctor.sources.files import lines
+from kgpu.doctor.sources.listing import Api, KindListing
 from kgpu.doctor.sources.logs import (
     host_gaps,
     is_agent,
@@ -31,7 +32,7 @@ from kgpu.doctor.sources.logs import (
     take_facts,
     worth_reading,
 )
-from kgpu.kube.port import KubeApi, KubeDiscovery, KubeRefusedError, Object, Resource
+from kgpu.kube.port import KubeRefusedError, Resource
 
 AT_ONCE: Final = 4
 """Requests at the same time."""
@@ -45,10 +46,6 @@ SINCE: Final = int(probed.FRESH) + 600
 LOG_BYTES: Final = 256 * 1024
 LOG_SECONDS: Final = 30.0
 """For all of them together: a kubelet that does not answer holds a request for long."""
-
-
-class Api(KubeApi, KubeDiscovery, Protocol):
-    """What is needed of the API server."""
 
 
 class Logs(Protocol):
@@ -65,11 +62,15 @@ class Logs(Protocol):
 
 
 async def collect(
-    api: Api, *, logs: Logs | None = None, now: float | None = None, target: Subject | None = None
-) -> Snapshot:
-    """Look once; what ``target`` is about is looked at first. Raises KubeError when nodes or pods can't be read."""
+    api: Api, *, logs: Logs | None = None, now: float | None = None, target: Subject | None = None,
+    namespace: str = "",
+) -> Snapshot:  # fmt: skip
+    """Look once; what ``target`` is about is looked at first. ``namespace`` is as for ``collect_objects``.
+
+    Raises KubeError when nodes or pods can't be read.
+    """
     gate = asyncio.Semaphore(AT_ONCE)
-    snapshot = await collect_objects(api, KINDS, gate=gate, now=now)
+    snapshot = await collect_objects(api, KINDS, gate=gate, now=now, namespace=namespace)
     matter = nodes_that_matter(snapshot, target)
     wanted = [*worth_reading(snapshot, frozenset(matter), target), *_of_the_newest(snapshot, target)]
     await read_logs(logs if logs is not None else logs_of(api), snapshot, gate, wanted)
@@ -80,9 +81,16 @@ async def collect(
 
 
 async def collect_objects(
-    api: Api, kinds: Iterable[Wanted], *, gate: asyncio.Semaphore | None = None, now: float | None = None
-) -> Snapshot:
-    """The objects of these kinds, without logs. Raises KubeError when nodes or pods can't be read."""
+    api: Api, kinds: Iterable[Wanted], *, gate: asyncio.Semaphore | None = None, now: float | None = None,
+    namespace: str = "",
+) -> Snapshot:  # fmt: skip
+    """The objects of these kinds, without logs.
+
+    ``namespace``: the one that is of interest. Kinds that may not be listed for the whole cluster are listed in it, and
+    nodes need not be readable.
+
+    Raises KubeError when nodes or pods can't be read.
+    """
     snapshot = Snapshot()
     snapshot.taken, snapshot.timed = (time.time() if now is None else now), True
     served: dict[tuple[str, str], Resource] = {}
@@ -93,44 +101,11 @@ async def collect_objects(
     except KubeRefusedError as error:
         snapshot.missing.append(Missing("which kinds the API server has", error.what, error.remedy))
     at_once = gate if gate is not None else asyncio.Semaphore(AT_ONCE)
-    await asyncio.gather(*(_list(api, row, served, snapshot, at_once) for row in kinds))
+    listing = KindListing(api, served, snapshot, at_once, namespace)
+    await asyncio.gather(*(listing.add(row) for row in kinds))
+    listing.tell()
     snapshot.sort()  # before anything is worked out once: nothing may depend on the order of the answers
     return snapshot
-
-
-async def _list(
-    api: Api, row: Wanted, served: dict[tuple[str, str], Resource], snapshot: Snapshot, gate: asyncio.Semaphore
-) -> None:
-    resource = row.resource
-    if row.any_version and served:
-        here = served.get((resource.group, resource.kind))
-        if here is None:
-            if resource.group != "resource.k8s.io":
-                snapshot.listed.add(resource.kind)
-            return
-        resource = here
-    try:
-        async with gate:
-            listing = await api.list(resource, project=_project)
-    except KubeRefusedError as error:
-        if resource.kind in NEEDED:
-            raise
-        if not (row.any_version and error.code == 404):
-            how = f"give the right to list {resource.plural}: docs/how-to/doctor-rights.yaml has them all"
-            snapshot.missing.append(Missing(f"{resource.plural} of the cluster", error.what, how))
-        return
-    except KubeError as error:
-        if resource.kind in NEEDED:
-            raise
-        snapshot.missing.append(Missing(f"{resource.plural} of the cluster", error.what, error.remedy))
-        return
-    snapshot.listed.add(resource.kind)
-    for obj in listing.items:
-        snapshot.add(obj, leaned=True)
-
-
-def _project(obj: Object) -> Object:
-    return lean(obj)
 
 
 def logs_of(api: object) -> Logs | None:

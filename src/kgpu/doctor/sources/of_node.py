@@ -19,7 +19,8 @@ from kgpu.doctor.model import Missing, Subject
 from kgpu.doctor.objects import lean
 from kgpu.doctor.read_kinds import KINDS
 from kgpu.doctor.snapshot import Snapshot
-from kgpu.doctor.sources.live import AT_ONCE, Api, Logs, logs_of, read_logs
+from kgpu.doctor.sources.listing import Api
+from kgpu.doctor.sources.live import AT_ONCE, Logs, logs_of, read_logs
 from kgpu.doctor.sources.logs import host_gaps, of_ready_holders, worth_reading
 from kgpu.kube.kinds import NODE_OPERATIONS
 from kgpu.kube.port import EVENTS, NODES, PODS, KubeRefusedError, Object, Resource, Selector

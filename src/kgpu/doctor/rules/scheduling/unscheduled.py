@@ -10,6 +10,7 @@ from kgpu.base.remedy import Remedy
 from kgpu.doctor import commands, edits, matching, remedies
 from kgpu.doctor.model import CERTAIN, LIKELY, POSSIBLE, Evidence, Finding, Level, Place
 from kgpu.doctor.rule import rule
+from kgpu.doctor.schedulers_words import in_the_schedulers_words
 from kgpu.doctor.slices import Slices, makeable, price, priced, swapped
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.untapped import Untapped, or_a_node, untapped
@@ -37,9 +38,12 @@ _GATES: Final[tuple[tuple[re.Pattern[str], str, re.Pattern[str], tuple[str, ...]
 @rule("SCH-00", "No node takes the pod", Place.CLUSTER, last_resort=True)
 def unplaced(snapshot: Snapshot) -> Iterator[Finding]:
     """Why the scheduler's filters reject the pod, recomputed node by node: no node offers the resource, no node has
-    enough, each node has a reason of its own, or a volume claim of the pod does not exist or has no volume. Reported
-    only for pods that no other rule explains.
+    enough, each node has a reason of its own, or a volume claim of the pod does not exist or has no volume. Where no
+    node is known, as for somebody who may read one namespace alone, what the scheduler says. Reported only for pods
+    that no other rule explains.
     """
+    if not snapshot.nodes:
+        yield from in_the_schedulers_words(snapshot)
     for pending in waiting(snapshot):
         if pending.view.gates:
             yield _gated(pending)

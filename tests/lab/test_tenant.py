@@ -1,0 +1,67 @@
+"""Somebody with rights to one namespace, on the embedded cluster, whose API server grants them by its own rules."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kgpu.lab.embedded.lab import EmbeddedLab
+from kgpu.lab.port import kubectl as run_kubectl
+from tests import polling
+
+POD = {
+    "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "large", "namespace": "tenancy"},
+    "spec": {"containers": [{"name": "c", "image": "busybox:1", "resources": {"limits": {"nvidia.com/gpu": 99}}}]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def tenant(embedded: EmbeddedLab, tmp_path: Path) -> Iterator[Path]:
+    """The kubeconfig of a ServiceAccount that may edit the namespace ``tenancy``, with a pod that waits."""
+    run_kubectl(embedded, "create", "namespace", "tenancy")
+    try:
+        of_it = ("--namespace", "tenancy")
+        run_kubectl(embedded, "create", "serviceaccount", "tenant", *of_it)
+        run_kubectl(
+            embedded, "create", "rolebinding", "tenant", "--clusterrole=edit", "--serviceaccount=tenancy:tenant", *of_it
+        )
+        run_kubectl(embedded, "apply", "-f", "-", stdin=json.dumps(POD))
+        config = yaml.safe_load(embedded.kubeconfig.read_text())
+        token = run_kubectl(embedded, "create", "token", "tenant", *of_it).strip()
+        config["users"] = [{"name": config["contexts"][0]["context"]["user"], "user": {"token": token}}]
+        path = tmp_path / "tenant"
+        path.write_text(yaml.safe_dump(config))
+        yield path
+    finally:
+        run_kubectl(embedded, "delete", "namespace", "tenancy")
+
+
+def kgpu(kubeconfig: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kgpu", *words, "--kubeconfig", str(kubeconfig)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("words", [("-n", "tenancy"), ("pod", "tenancy/large")])
+def test_who_has_one_namespace_is_told_why_his_pod_waits(tenant: Path, words: tuple[str, ...]) -> None:
+    assert polling.holds(lambda: kgpu(tenant, "doctor", *words).returncode == 1, seconds=90), "the scheduler says so"
+    found = json.loads(kgpu(tenant, "doctor", *words, "-o", "json").stdout)
+    (one,) = found["findings"]
+    assert one["id"] == "SCH-00"
+    assert "Insufficient nvidia.com/gpu" in one["cause"]
+    assert {"nodes": 0, "pods": 1}.items() <= {"nodes": 0, **found["looked"]}.items()
+    assert any("of other namespaces than tenancy" in gap["what"] for gap in found["missing"])
+
+
+def test_he_sees_his_quota_and_nothing_of_others(tenant: Path) -> None:
+    done = kgpu(tenant, "quota", "tenancy")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1].split()[:6] == ["tenancy", "nvidia.com/gpu", "-", "-", "0", "99"]
+    assert "of other namespaces than tenancy" in done.stderr
+    assert "pods is forbidden" in kgpu(tenant, "quota", "kube-system").stderr
+    assert "or name a namespace of yours" in kgpu(tenant, "doctor").stderr
