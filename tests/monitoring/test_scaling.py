@@ -29,6 +29,7 @@ class ScaledWorld:
     """One pod works, another holds a GPU and does nothing, and a third of another namespace works."""
 
     prometheus: Prometheus
+    node: Node
 
     def values(self, query: str) -> dict[str, float]:
         """By pod; "" for a sum."""
@@ -67,7 +68,7 @@ def world(prometheus_bin: Path, sim_libs: Path, tmp_path_factory: pytest.TempPat
         prometheus = Prometheus(prometheus_bin / "prometheus", folder, {"scrape_configs": jobs})
         stack.enter_context(closing(prometheus))
         until("Prometheus answers", prometheus.ready)
-        yield ScaledWorld(prometheus)
+        yield ScaledWorld(prometheus, node)
 
 
 @pytest.mark.parametrize("rule", rules().values(), ids=rules())
@@ -92,3 +93,15 @@ def test_kedas_query_has_one_value_the_sum_over_the_pods(world: ScaledWorld) -> 
     until("it is the busy pod's", lambda: world.values(query)[""] == pytest.approx(100, abs=15))
     gone = query.replace("serve-", "gone-")
     assert world.values(gone) == {}, "what KEDA would count as 0 without ignoreNullValues"
+
+
+def test_a_pod_is_not_called_idle_while_the_driver_is_silent(world: ScaledWorld) -> None:
+    """It has no value then, and a HorizontalPodAutoscaler takes no pod away for one that has none."""
+    query = rules()["gpu_busy"].asked(SPACE, (BUSY, IDLE))
+    until("the idle one is there", lambda: IDLE in world.values(query))
+    world.node.hw("inject", "hang", "--gpu", "1")
+    try:
+        until("it has no value", lambda: IDLE not in world.values(query))
+    finally:
+        world.node.hw("clear")
+    until("it is back", lambda: IDLE in world.values(query))
