@@ -184,7 +184,7 @@ def test_types_are_given_to_msgspec_in_one_place(tmp_path):
 
 
 def test_every_folder_of_tests_has_a_folder_of_source():
-    support = {"charts", "data", "golden", "native", "parity", "real", "seed_facts", "tools"}
+    support = {"charts", "data", "golden", "native", "parity", "real", "samples", "seed_facts", "tools"}
     for folder in (
         path for path in (ROOT / "tests").iterdir() if path.is_dir() and not path.name.startswith((".", "_"))
     ):

@@ -179,6 +179,16 @@ def test_the_api_server_writes_down_what_is_asked_only_where_that_is_wanted() ->
         assert ("/lab/config/audit.yaml" in texts) is audit
 
 
+def test_servers_of_further_apis_take_whom_the_api_server_names_from_it_alone() -> None:
+    """The same authority signs everybody's certificates: those of others must not speak for anybody."""
+    plan = make_plan(LabSpec(), LabPaths(Path("/lab")), LabNetwork(0), bin_dir=Path("/b"), environ={})
+    (api,) = (process for process in plan.processes if process.name == "kube-apiserver")
+    named = {row["name"]: row.get("common_name") for row in configs.pki_requests(LabNetwork(0))}
+    assert f"--requestheader-allowed-names={named[configs.FRONT_PROXY]}" in api.argv
+    assert f"--proxy-client-cert-file=/lab/pki/{configs.FRONT_PROXY}.crt" in api.argv
+    assert [name for name, said in named.items() if said == named[configs.FRONT_PROXY]] == [configs.FRONT_PROXY]
+
+
 def test_further_versions_of_apis_are_served_where_they_are_wanted() -> None:
     def asked(spec: LabSpec) -> list[str]:
         plan = make_plan(spec, LabPaths(Path("/lab")), LabNetwork(0), bin_dir=Path("/b"), environ={})
@@ -214,7 +224,7 @@ def test_node_dirs_are_all_different() -> None:
 
 
 def test_every_component_has_its_module_pinned() -> None:
-    for component in components.COMPONENTS:
+    for component in (*components.COMPONENTS, components.METRICS_ADAPTER):
         folder = components.MODULES_DIR / component.module
         assert (folder / "go.mod").is_file()
         if component.versioned_by:

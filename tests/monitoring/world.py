@@ -318,7 +318,10 @@ def scrape_config(monitor: Object, targets: Mapping[str, tuple[str, str]]) -> Ob
                     "__meta_kubernetes_pod_container_name": "agent",
                     "__meta_kubernetes_pod_node_name": node,
                     "__meta_kubernetes_service_label_app": monitor["metadata"]["name"],
-                    **{f"{deploy}{name}": "true" for name in ("dcgm_exporter", "node_status_exporter")},
+                    **{
+                        f"{deploy}{name}": "true"
+                        for name in ("dcgm_exporter", "node_status_exporter", "operator_validator")
+                    },
                 },
             }
             for node, (address, pod) in targets.items()

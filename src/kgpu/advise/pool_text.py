@@ -41,8 +41,8 @@ def _aws(pool: PoolFacts) -> dict[str, Any]:
 
 
 def _azure(pool: PoolFacts) -> dict[str, Any]:
-    """Tags of a scale set may not have slashes."""
-    return {key.replace("/", "_"): value for key, value in tags(pool).items()}
+    """Tags of a scale set may not have slashes: an underscore stands for one, and ``~2`` for an underscore."""
+    return {key.replace("_", "~2").replace("/", "_"): value for key, value in tags(pool).items()}
 
 
 def _cluster_api(pool: PoolFacts) -> dict[str, Any]:

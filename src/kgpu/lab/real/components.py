@@ -145,6 +145,16 @@ AGNHOST: Final = GoProgram(
 )
 END_TO_END: Final = (E2E, AGNHOST)
 
+# Offers metrics of a Prometheus to HorizontalPodAutoscalers; only a test runs it.
+_ADAPTER = "sigs.k8s.io/prometheus-adapter"
+METRICS_ADAPTER: Final = GoProgram(
+    name="adapter",
+    module="adapter",
+    package=f"{_ADAPTER}/cmd/adapter",
+    versioned_by=_ADAPTER,
+    weight=60,
+)
+
 CNI_PLUGINS: Final = tuple(component.name for component in COMPONENTS if component.module == "cni")
 
 

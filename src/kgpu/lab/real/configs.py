@@ -24,6 +24,8 @@ PAUSE_IMAGE: Final = "kgpu.dev/pause:1"
 CONTAINERD_SOCKET: Final = "/run/containerd/containerd.sock"
 CDI_DIRS: Final = (CDI_STATIC_DIR, CDI_DIR)
 AGENT_USER: Final = "kgpu-agent"
+FRONT_PROXY: Final = "front-proxy-client"
+"""As whom the API server hands requests on to servers of further APIs."""
 
 # kubeconfig name -> (certificate's common name, groups)
 USERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
@@ -48,6 +50,7 @@ def pki_requests(network: LabNetwork) -> list[dict[str, object]]:
     return [
         {"name": "apiserver", "common_name": "kube-apiserver", "hosts": hosts},
         {"name": "apiserver-kubelet", "common_name": "kube-apiserver-kubelet", "organization": ["system:masters"]},
+        {"name": FRONT_PROXY, "common_name": FRONT_PROXY},
         {"name": "service-account"},
         *users,
     ]

@@ -16,7 +16,7 @@ import msgspec
 
 from kgpu.formats import names
 from kgpu.lab.common import CONFIG_MAP
-from kgpu.lab.real.configs import CONTAINERD_SOCKET
+from kgpu.lab.real.configs import CONTAINERD_SOCKET, FRONT_PROXY
 from kgpu.lab.real.model import (
     API_PORT,
     KERNEL_TUNABLES,
@@ -141,6 +141,14 @@ def _control_plane(spec: LabSpec, paths: LabPaths, network: LabNetwork) -> list[
                 f"--service-account-signing-key-file={pki}/service-account.key",
                 f"--kubelet-client-certificate={pki}/apiserver-kubelet.crt",
                 f"--kubelet-client-key={pki}/apiserver-kubelet.key",
+                # Servers of further APIs, such as a metrics adapter, take whom the API server names from it alone.
+                f"--proxy-client-cert-file={pki}/{FRONT_PROXY}.crt",
+                f"--proxy-client-key-file={pki}/{FRONT_PROXY}.key",
+                f"--requestheader-client-ca-file={pki}/ca.crt",
+                f"--requestheader-allowed-names={FRONT_PROXY}",
+                "--requestheader-username-headers=X-Remote-User",
+                "--requestheader-group-headers=X-Remote-Group",
+                "--requestheader-extra-headers-prefix=X-Remote-Extra-",
                 "--kubelet-preferred-address-types=InternalIP",
                 *(audit if spec.audit else ()),
                 *_versions(spec),
