@@ -85,7 +85,10 @@ async def recorded(asked: Mapping[str, Any], since: str, until: str) -> Promethe
     context = trusting(asked["prometheus_ca_file"], "--prometheus-ca-file")
     api = PrometheusApi(url, headers=headers, context=context)
     try:
-        found = await recorded_by(api, begin=begin // 1_000_000, end=-(-last // 1_000_000), match=match)
+        found = await recorded_by(
+            api, begin=begin // 1_000_000, end=-(-last // 1_000_000), newest=now_us // 1_000_000 - SETTLED_S,
+            match=match,
+        )  # fmt: skip
     finally:
         await api.close()
     return PrometheusWindow(found, begin, last)

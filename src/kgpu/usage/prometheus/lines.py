@@ -127,28 +127,27 @@ class LinesMade:
         )  # fmt: skip
 
     def _add(self, at: int, line: RecordedGpu) -> None:
-        followed = self._followed.get((line.node, line.device))
-        if followed is None:
-            self._followed[line.node, line.device] = _Followed(line, at, _by_part(line))
+        key = line.node, line.device
+        followed = self._followed.get(key)
+        if followed is None or followed.line.boot != line.boot:
+            if followed is not None:
+                self._write(followed)
+            self._followed[key] = _begun(at, line)
             return
-        before = followed.line
-        if before.boot == line.boot:
-            passed_us, most_us = line.uptime_us - before.uptime_us, self._most_us(at - followed.at)
-            if -most_us <= passed_us <= 0:
-                return  # nobody has looked since
-            if not 0 < passed_us <= most_us:
-                self.impossible += 1
-                if followed.grown is None:  # of the first two nobody knows which can't be: the third shows it
-                    self._followed[line.node, line.device] = _Followed(line, at, _by_part(line))
-                return
-        raw = _by_part(line)
-        line, grown = _accounted(followed, line)
-        if not (
-            grown == followed.grown and _same(before, line)
-            and line.uptime_us - followed.written_us <= LONGEST_LINE_US
-        ):  # fmt: skip
+        passed_us, most_us = line.uptime_us - followed.line.uptime_us, self._most_us(at - followed.at)
+        if -most_us <= passed_us <= 0:
+            return  # nobody has looked since
+        if not 0 < passed_us <= most_us:
+            self.impossible += 1
+            if followed.grown is None:  # of the first two nobody knows which can't be: the third shows it
+                self._followed[key] = _begun(at, line)
+            return
+        adjusted, grown = _accounted(followed, line)
+        quiet = grown == followed.grown and _same(followed.line, line)
+        if not quiet or line.uptime_us - followed.written_us > LONGEST_LINE_US:
             self._write(followed)
-        followed.line, followed.at, followed.raw, followed.grown, followed.written = line, at, raw, grown, False
+        followed.line, followed.at, followed.raw, followed.grown = adjusted, at, _by_part(line), grown
+        followed.written = False
 
     def _most_us(self, passed_ms: int) -> float:
         """How much a machine's uptime may have grown between two moments."""
@@ -248,19 +247,24 @@ def _by_part(line: RecordedGpu) -> dict[str, _Amounts]:
     return {"": line.states_us, **{part.id: part.states_us for part in line.partitions}}
 
 
+def _begun(at: int, line: RecordedGpu) -> _Followed:
+    """The first line of a boot: its counters began at 0."""
+    followed = _Followed(structs.replace(line, holders=(), states_us={}, partitions=()), at, {})
+    followed.line, _ = _accounted(followed, line)
+    followed.raw = _by_part(line)
+    return followed
+
+
 def _accounted(followed: _Followed, line: RecordedGpu) -> tuple[RecordedGpu, _Grown]:
     """The line with unknown time where a device was held by nobody who is known; and which states have grown."""
-    before, same = followed.line, followed.line.boot == line.boot
-    if not same:
-        followed.moved.clear()
-    held_before = {one.key: one.held_us for one in before.holders} if same else {}
+    held_before = {one.key: one.held_us for one in followed.line.holders}
     claimed: dict[str, int] = {}
     for one in line.holders:
         claimed[one.partition] = claimed.get(one.partition, 0) + _growth(one.held_us, held_before.get(one.key, 0))
     adjusted: dict[str, dict[UsageState, int]] = {}
     grown_in: list[tuple[str, frozenset[UsageState]]] = []
     for part, states in _by_part(line).items():
-        old = followed.raw.get(part, {}) if same else {}
+        old = followed.raw.get(part, {})
         grown = {state: _growth(amount, old.get(state, 0)) for state, amount in states.items()}
         moved = followed.moved.setdefault(part, {})
         _move(grown, claimed.get(part, 0), moved)
@@ -294,7 +298,7 @@ def _move(grown: dict[UsageState, int], claimed: int, moved: dict[UsageState, in
 def _same(one: RecordedGpu, other: RecordedGpu) -> bool:
     """Whether they differ in nothing but counters, and no gang is at work: there moments count."""
     return (
-        one.boot == other.boot and one.product == other.product
+        one.product == other.product
         and [_profile(part) for part in one.partitions] == [_profile(part) for part in other.partitions]
         and [_identity(who) for who in one.holders] == [_identity(who) for who in other.holders]
         and not any(who.gang for who in one.holders)

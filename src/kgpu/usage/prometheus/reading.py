@@ -71,15 +71,20 @@ def step_for(begin: int, end: int) -> int:
     return next((step for length, step in STEPS if end - begin <= length), LONGEST_STEP)
 
 
-async def recorded_by(source: RangeQueries, *, begin: int, end: int, match: str = "") -> UsageRecording:
-    """What was counted between two moments, in seconds since 1970; ``match`` are further matchers of each series. What
-    is not there is told in the recording's advice. Raises PrometheusError, and ConfigError where there is nothing.
+async def recorded_by(
+    source: RangeQueries, *, begin: int, end: int, newest: int, match: str = ""
+) -> UsageRecording:  # fmt: skip
+    """What was counted between two moments, in seconds since 1970; nothing after ``newest`` is asked for. ``match`` are
+    further matchers of each series. What is not there is told in the recording's advice. Raises PrometheusError, and
+    ConfigError where there is nothing.
     """
     step = step_for(begin, end)
     made, told = LinesMade(step), _Told()
-    at, piece = end - -(-(end - begin) // step) * step, FIRST_PIECE
-    while at <= end:
-        last = min(end, at + (piece - 1) * step)
+    steps = -(-(end - begin) // step) + 1  # one more, for what was scraped first after the end
+    at, piece = min(begin, newest - steps * step), FIRST_PIECE
+    beyond = at + steps * step
+    while at <= beyond:
+        last = min(beyond, at + (piece - 1) * step)
         try:
             series = await _asked(source, match, told, (at, last, step))
         except TooMuchAskedError:
