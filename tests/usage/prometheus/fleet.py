@@ -34,8 +34,14 @@ def pod(name: str, **fields: object) -> LookedHolder:
 
 async def described() -> RecordedNode:
     """What the API server says of each node."""
-    labels = {names.LABEL_INSTANCE_TYPE: "p4d.24xlarge", names.LABEL_REGION: "us-east-1", names.LABEL_EKS_NODE_GROUP: "gpu"}
-    return RecordedNode(node="?", at=BEGIN, labels=labels, provider_id="aws:///us-east-1a/i-1", cpus=96, memory_mib=1 << 20)
+    labels = {
+        names.LABEL_INSTANCE_TYPE: "p4d.24xlarge",
+        names.LABEL_REGION: "us-east-1",
+        names.LABEL_EKS_NODE_GROUP: "gpu",
+    }
+    return RecordedNode(
+        node="?", at=BEGIN, labels=labels, provider_id="aws:///us-east-1a/i-1", cpus=96, memory_mib=1 << 20
+    )
 
 
 @dataclass
@@ -54,7 +60,9 @@ class Member:
     def __post_init__(self) -> None:
         self.folder.mkdir(exist_ok=True)
         gpus = tuple(
-            Accelerator(vendor=NVIDIA, index=at, uuid=f"GPU-{self.name}-{at}", name="NVIDIA A100-SXM4-40GB", memory_mib=40960)
+            Accelerator(
+                vendor=NVIDIA, index=at, uuid=f"GPU-{self.name}-{at}", name="NVIDIA A100-SXM4-40GB", memory_mib=40960
+            )
             for at in range(2)
         )
 
@@ -151,7 +159,14 @@ async def a_day(fleet: Fleet) -> None:
     train = pod("train", labels={"team": "vision", "app.kubernetes.io/name": "train"})
     idle = pod("notebook", namespace="lab", owner="StatefulSet/notebook", labels={"team": 'n"lp\\'})
     shared = [
-        pod(f"llama-{at}", namespace="web", owner="Deployment/llama", sharing=HolderSharing.TIME_SLICING, replicas=4, units=1)
+        pod(
+            f"llama-{at}",
+            namespace="web",
+            owner="Deployment/llama",
+            sharing=HolderSharing.TIME_SLICING,
+            replicas=4,
+            units=1,
+        )
         for at in range(3)
     ]
     one.does({0: (train,), 1: (idle,)}, 80.0, 0.0)

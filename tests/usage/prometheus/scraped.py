@@ -32,7 +32,9 @@ class Scrapes:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 own = {name: value for name, value in sample.labels.items() if value}
-                kept = {name if honor or name not in target else f"exported_{name}": value for name, value in own.items()}
+                kept = {
+                    name if honor or name not in target else f"exported_{name}": value for name, value in own.items()
+                }
                 labels = {**{name: value for name, value in target.items() if name not in kept}, **kept}
                 self.put(sample.name, labels, at, sample.value)
 

@@ -53,7 +53,7 @@ def checked_url(url: str) -> str:
     """The URL. Raises ConfigError for one that can't be asked; a password in it is not repeated."""
     try:
         parts = urlsplit(url)
-        known = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+        known = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         parts, known = urlsplit(""), False
     if parts.username is not None or parts.password is not None or "@" in url:

@@ -201,7 +201,8 @@ def _about_reach(made: LinesMade, begin: int, end: int, step: int) -> list[Advic
         found.append(_warning(
             "ScrapesMissing",
             f"{_of([name for _, name in gaps], made)} scrapes are missing, for {longest / 3.6e6:.1f} hours at the "
-            f"longest, from {stamp_of(since)} on: what agents counted on meanwhile is in the rows, the rest is __unknown__",
+            f"longest, from {stamp_of(since)} on: what agents counted on meanwhile is in the rows, and the rest is "
+            "__unknown__",
         ))  # fmt: skip
     return found
 
