@@ -80,7 +80,7 @@ async def test_what_is_too_much_at_once_is_asked_for_in_smaller_pieces(fleet_day
         await read(fleet_day, scrapes)
 
 
-async def test_two_hours_without_scrapes_are_bridged_by_counters_and_who_came_and_went_is_unknown(
+async def test_hours_without_scrapes_are_bridged_by_counters_and_who_came_and_went_is_unknown(
     fleet_day: FleetDay,
 ) -> None:
     """The gap has all three jobs in it: nobody knows who they were, and that time is not idle."""
