@@ -158,6 +158,9 @@ def test_figures_that_can_t_be_are_told(usage: Callable[..., tuple[int, str, str
     ("words", "why"),
     [
         (["--from", "x"], "--from and --prometheus are both given"),
+        (["--kubeconfig", "x"], "--kubeconfig and --prometheus are both given"),
+        (["--context", "x"], "--context and --prometheus are both given"),
+        (["--prometheus", ""], "no address of a Prometheus"),
         (["--prometheus-token-file", "a", "--prometheus-auth-file", "b"], "are both given"),
         (["--prometheus-match", "x"], "matches nothing"),
         (["--since", "1h", "--until", "2h"], "--since is not before --until"),

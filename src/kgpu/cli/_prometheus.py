@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 USUAL: Final = "7d"
 """Since when, where nobody says: a Prometheus has no beginning to read from."""
 _OPTIONS: Final = (
-    click.option("--prometheus", "prometheus_url", default="", metavar="URL",
+    click.option("--prometheus", "prometheus_url", default=None, metavar="URL",
                  help="A Prometheus that scrapes the agents, to read from in place of the cluster."),
     click.option("--prometheus-match", multiple=True, metavar="LABEL=VALUE",
                  help="Only series with that label, such as cluster=prod. May be given several times."),
@@ -44,18 +44,34 @@ def options(function: F) -> F:
     return function
 
 
-def check(asked: Mapping[str, Any], file: str) -> None:
+def wanted(asked: Mapping[str, Any]) -> bool:
+    """Whether it is to be read; an empty URL is, and is refused: a variable that is not set must not pass for none."""
+    return asked["prometheus_url"] is not None
+
+
+def check(context: click.Context, asked: Mapping[str, Any], file: str) -> None:
     """Raises ConfigError for options that contradict one another, or would change nothing."""
-    if asked["prometheus_url"] and file:
-        raise ConfigError("--from and --prometheus are both given", "one place to read from", "leave one out")
+    if wanted(asked):
+        _check_alone(context, file)
     if asked["prometheus_token_file"] and asked["prometheus_auth_file"]:
         raise ConfigError(
             "--prometheus-token-file and --prometheus-auth-file are both given", "one of them", "leave one out"
         )
-    alone = next((name for name, value in asked.items() if value and not asked["prometheus_url"]), None)
+    alone = next((name for name, value in asked.items() if value and not wanted(asked)), None)
     if alone is not None:
         flag = "--" + alone.replace("_", "-")
         raise ConfigError(f"{flag} alone changes nothing", "--prometheus URL beside it", f"add it, or leave {flag} out")
+
+
+def _check_alone(context: click.Context, file: str) -> None:
+    given = ["--from"] if file else []
+    of_cluster = {"kubeconfig": "--kubeconfig", "kube_context": "--context"}
+    line = click.core.ParameterSource.COMMANDLINE
+    given += [flag for name, flag in of_cluster.items() if context.get_parameter_source(name) is line]
+    if given:
+        raise ConfigError(
+            f"{given[0]} and --prometheus are both given", "one place to read from", "leave one of the two out"
+        )
 
 
 def as_scraped(by: str) -> str:

@@ -91,12 +91,12 @@ def usage(
     from kgpu.usage import render
     from kgpu.usage.recording import read
 
-    _prometheus.check(asked, file)
+    _prometheus.check(context, asked, file)
     energy = _energy(tariff, pue)
     listed = moments = None
     if file:
         recording = read(file)
-    elif asked["prometheus_url"]:
+    elif _prometheus.wanted(asked):
         scraped = run_async(_prometheus.recorded(asked, since, until))
         recording, moments = scraped.recording, (scraped.begin_us, scraped.end_us)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 import subprocess
 import time
@@ -61,8 +62,8 @@ async def test_kgpu_usage_says_of_prometheus_what_the_samples_say(
     """It takes 600 samples at once at most, and says so: the command asks for less and less."""
     when = ["--since", stamp_of(fleet_day.begin), "--until", stamp_of(fleet_day.end)]
     data, err = await_in_thread(usage, capsys, "--prometheus", f"http://{filled.address}", *when, "--by", by)
+    day = {"start": str(fleet_day.begin), "end": str(fleet_day.end), "step": "60"}
     with pytest.raises(AssertionError, match="too many samples"):
-        day = {"start": str(fleet_day.begin), "end": str(fleet_day.end), "step": "60"}
         filled.get("query_range", query="last_over_time(kgpu_usage_state_seconds_total[60s])", **day)
     wanted = await recorded_by(fleet_day.scrapes, begin=fleet_day.begin, end=fleet_day.end, newest=2**40)
     rows = seconds(reported(wanted, by.replace(".", "_").replace("/", "_"), fleet_day.begin, fleet_day.end))
@@ -70,6 +71,16 @@ async def test_kgpu_usage_says_of_prometheus_what_the_samples_say(
         {name: row["gpu_us"] / 3600 for name, row in rows.items()}, abs=1e-3
     )
     assert [line for line in err.splitlines() if "a price is assumed" not in line] == []
+
+
+def test_the_page_s_join_says_whose_teams_held_gpus(filled: Prometheus, fleet_day: FleetDay) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "usage.md").read_text()
+    (query,) = re.findall(r"`(sum by \(label_team\).*?)`", page)
+    asked = query.replace("{", "").replace("seconds_total[1h]", 'seconds_total{instance="n2:9410"}[1h]')
+    asked = asked.replace("kgpu_usage_holder_info", 'kgpu_usage_holder_info{instance="n2:9410"}')
+    found = filled.get("query", query=asked, time=str(fleet_day.end))["result"]
+    held = {one["metric"].get("label_team", ""): float(one["value"][1]) for one in found}
+    assert held["vision"] > 0
 
 
 def await_in_thread(work: Any, *words: Any) -> Any:

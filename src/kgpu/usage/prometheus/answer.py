@@ -48,19 +48,19 @@ class RangeAnswer(NamedTuple):
 _Values = list[tuple[float, Any]]
 
 
-class _Result(msgspec.Struct):
+class _SeriesSaid(msgspec.Struct):
     metric: dict[str, str] = {}
     values: _Values = []
 
 
-class _Data(msgspec.Struct):
+class _MatrixSaid(msgspec.Struct):
     resultType: str = ""  # noqa: N815 - Prometheus' own name
-    result: Annotated[list[_Result], Meta(max_length=500_000)] = []
+    result: Annotated[list[_SeriesSaid], Meta(max_length=500_000)] = []
 
 
-class _Said(msgspec.Struct):
+class _RangeSaid(msgspec.Struct):
     status: str
-    data: _Data | None = None
+    data: _MatrixSaid | None = None
     errorType: str = ""  # noqa: N815
     error: str = ""
     warnings: list[str] | None = None
@@ -68,14 +68,14 @@ class _Said(msgspec.Struct):
 
 def said_why(body: bytes) -> tuple[str, str]:
     """The type and the words of an error that Prometheus tells; "" where it is none."""
-    said = typed.read(body.decode(errors="replace"), _Said, most=1 << 20)
+    said = typed.read(body.decode(errors="replace"), _RangeSaid, most=1 << 20)
     return (said.errorType, one_line(said.error, 300)) if said is not None and said.status == "error" else ("", "")
 
 
 def decode(body: bytes, place: str) -> RangeAnswer:
     """The answer of ``place``. Raises PrometheusError."""
     try:
-        said = typed.decode(body, _Said)
+        said = typed.decode(body, _RangeSaid)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         begins = one_line(body[:60].decode(errors="replace"))
         raise PrometheusError(

@@ -29,7 +29,7 @@ from kgpu.usage.prometheus.answer import (
 
 DEADLINE: Final = 60.0
 """Seconds for an answer."""
-MOST_BYTES: Final = 64 << 20
+MOST_BYTES: Final = 32 << 20
 PAUSES: Final = (1.0, 2.0, 4.0)
 """Seconds before each further try."""
 _PASSING: Final = frozenset({429, 502, 503, 504})

@@ -53,7 +53,7 @@ _Amounts: TypeAlias = Mapping[UsageState, int]
 
 
 @dataclass(slots=True)
-class _Followed:
+class _FollowedGpu:
     """A device: its newest line, which is ``written`` or not yet, and what it was made of. The first one waits for
     another that bears it out.
     """
@@ -80,7 +80,7 @@ class LinesMade:
     reach: dict[str, Reach] = field(default_factory=dict)
     impossible: int = 0
     """Looks that can't have been."""
-    _followed: dict[tuple[str, str], _Followed] = field(default_factory=dict)
+    _followed: dict[tuple[str, str], _FollowedGpu] = field(default_factory=dict)
     _known: dict[str, RecordedNode] = field(default_factory=dict)
 
     def take(self, at: int, pages: Mapping[Source, ScrapedPage]) -> None:
@@ -153,7 +153,7 @@ class LinesMade:
         """How much a machine's uptime may have grown between two moments."""
         return (passed_ms / 1000 + self.step_s + SLACK_S) * 1e6
 
-    def _write(self, followed: _Followed) -> None:
+    def _write(self, followed: _FollowedGpu) -> None:
         if not followed.written:
             self.devices.append(followed.line)
             followed.written, followed.written_us = True, followed.line.uptime_us
@@ -247,15 +247,15 @@ def _by_part(line: RecordedGpu) -> dict[str, _Amounts]:
     return {"": line.states_us, **{part.id: part.states_us for part in line.partitions}}
 
 
-def _begun(at: int, line: RecordedGpu) -> _Followed:
+def _begun(at: int, line: RecordedGpu) -> _FollowedGpu:
     """The first line of a boot: its counters began at 0."""
-    followed = _Followed(structs.replace(line, holders=(), states_us={}, partitions=()), at, {})
+    followed = _FollowedGpu(structs.replace(line, holders=(), states_us={}, partitions=()), at, {})
     followed.line, _ = _accounted(followed, line)
     followed.raw = _by_part(line)
     return followed
 
 
-def _accounted(followed: _Followed, line: RecordedGpu) -> tuple[RecordedGpu, _Grown]:
+def _accounted(followed: _FollowedGpu, line: RecordedGpu) -> tuple[RecordedGpu, _Grown]:
     """The line with unknown time where a device was held by nobody who is known; and which states have grown."""
     held_before = {one.key: one.held_us for one in followed.line.holders}
     claimed: dict[str, int] = {}
