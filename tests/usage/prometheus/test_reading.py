@@ -134,6 +134,16 @@ async def test_where_nothing_is_there_it_says_what_is_missing(fleet_day: FleetDa
     assert "upgrade the agents" in refused.value.remedy
 
 
+async def test_clocks_that_are_days_off_are_told(fleet_day: FleetDay) -> None:
+    scrapes = fresh(fleet_day)
+    for (name, _), samples in scrapes.samples.items():
+        if name == "kgpu_usage_looked_timestamp_seconds":
+            samples[:] = [(at, value - 5 * 86_400) for at, value in samples]
+    with pytest.raises(ConfigError, match="none can have been then") as refused:
+        await read(fleet_day, scrapes)
+    assert "clocks" in refused.value.remedy
+
+
 async def test_two_clusters_in_one_prometheus_are_told_apart(fleet_day: FleetDay) -> None:
     scrapes = Scrapes()
     for (name, labels), samples in fresh(fleet_day).samples.items():

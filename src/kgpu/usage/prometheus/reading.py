@@ -102,7 +102,7 @@ async def recorded_by(
         at, piece = last + step, min(MOST, max(FEWEST, piece * MOST_POINTS // max(1, points)))
     made.finish()
     if not made.devices:
-        raise _nothing(source.place, begin, end, match, told)
+        raise _nothing(source.place, (begin, end), match, told, made.impossible)
     advice = [*_about_prometheus(source.place, told), *_about_reach(made, begin, end, step)]
     return UsageRecording(
         labels=tuple(sorted(told.labels)), nodes=made.nodes, devices=made.devices,
@@ -140,8 +140,13 @@ def _take(made: LinesMade, told: _Told, series: Mapping[str, list[RangeSeries]],
         made.take(at, found.moments[at])
 
 
-def _nothing(place: str, begin: int, end: int, match: str, told: _Told) -> ConfigError:
-    when = f"between {stamp_of(begin)} and {stamp_of(end)}"
+def _nothing(place: str, window: tuple[int, int], match: str, told: _Told, impossible: int) -> ConfigError:
+    when = f"between {stamp_of(window[0])} and {stamp_of(window[1])}"
+    if impossible:
+        return ConfigError(
+            f"{place} has {counted(impossible, 'look')} at devices {when}, and none can have been then",
+            "looks within a day of when they were scraped", "set the clocks of nodes and of Prometheus right",
+        )  # fmt: skip
     if told.counted:
         return ConfigError(
             f"{place} has agents' counters {when}, and not what they are about", f"{DEVICES} and its like beside them",
