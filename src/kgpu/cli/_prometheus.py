@@ -22,9 +22,9 @@ _OPTIONS: Final = (
                  help="A Prometheus that scrapes the agents, to read from in place of the cluster."),
     click.option("--prometheus-match", multiple=True, metavar="LABEL=VALUE",
                  help="Only series with that label, such as cluster=prod. May be given several times."),
-    click.option("--prometheus-token-file", default="", metavar="FILE", help="A bearer token for it."),
-    click.option("--prometheus-auth-file", default="", metavar="FILE", help="USER:PASSWORD for it."),
-    click.option("--prometheus-ca-file", default="", metavar="FILE", help="Whom to trust for it with TLS."),
+    click.option("--prometheus-token-file", default="", metavar="FILE", help="A bearer token to send to it."),
+    click.option("--prometheus-auth-file", default="", metavar="FILE", help="USER:PASSWORD to send to it."),
+    click.option("--prometheus-ca-file", default="", metavar="FILE", help="Whom to trust where it has TLS."),
 )  # fmt: skip
 
 
