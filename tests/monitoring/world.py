@@ -249,17 +249,20 @@ class Pages:
 
 
 class Prometheus:
-    """A running Prometheus; with ``before`` the program that starts it, and ``host`` where it is reached then."""
+    """A running Prometheus; with ``before`` the program that starts it, and ``host`` where it is reached then. ``more``
+    are further flags.
+    """
 
     def __init__(
-        self, program: Path, folder: Path, config: Object, *, host: str = "127.0.0.1", before: Sequence[str] = ()
-    ) -> None:
+        self, program: Path, folder: Path, config: Object, *, host: str = "127.0.0.1", before: Sequence[str] = (),
+        more: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.address = f"{host}:{free_port()}"
         file = folder / "prometheus.yaml"
         file.write_text(yaml.dump(config))
         words = [
             *before, str(program), f"--config.file={file}", f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address={self.address}", "--log.level=warn",
+            f"--web.listen-address={self.address}", "--log.level=warn", *more,
         ]  # fmt: skip
         self._log = folder / "prometheus.log"
         with self._log.open("wb") as log:

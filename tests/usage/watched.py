@@ -60,6 +60,9 @@ class WatchedNode:
     """An agent on a machine whose clock a test moves; ``start`` again is a restart after a kill."""
 
     folder: Path
+    name: str = "n1"
+    labels: tuple[str, ...] = ()
+    about: Any = None
     boot: str = "boot-1"
     now: float = 1000.0
     wall_off: float = 0.0
@@ -77,7 +80,7 @@ class WatchedNode:
     async def start(self) -> None:
         self.watcher = UsageWatcher(
             UsageContext(
-                node="n1", reader=self.reader, holders=self.holders, store=UsageStore(self.folder / "u.sqlite", days=14, max_bytes=1 << 22),
+                node=self.name, labels=self.labels, about_node=self.about, reader=self.reader, holders=self.holders, store=UsageStore(self.folder / "u.sqlite", days=14, max_bytes=1 << 22),
                 report=self.advice.append, on_state=lambda *said: self.states.append(said), clock=VirtualClock(),
                 wall=lambda: BEGIN + dt.timedelta(seconds=self.now + self.wall_off), uptime=lambda: self.now,
                 boot=lambda: self.boot, patience=self.patience,

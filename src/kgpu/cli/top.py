@@ -13,9 +13,9 @@ from kgpu.base.errors import ConfigError, HwError, KubeError
 from kgpu.base.printable import one_line
 from kgpu.cli import _complete
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, print_json, root_option, run_async
+from kgpu.cli._credentials import basic_auth, trusting
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
 
     from kgpu.top.columns import DrawingStyle
@@ -183,7 +183,8 @@ def _source(options: dict[str, Any]) -> tuple[GpuNodeSource, Callable[[], tuple[
         return _host(options["root"], flag=options["host_flag"]), tuple
     from kgpu.top.exporters import Exporters, NamedExporters, parse_address
 
-    headers, tls = _credentials(options["auth_file"]), _tls(options["ca_file"])
+    headers = basic_auth(options["auth_file"])
+    tls = trusting(options["ca_file"], "--ca-file") if options["ca_file"] else None
     if options["exporter"]:
         urls = [parse_address(text) for text in options["exporter"]]
         return NamedExporters(dict(urls), Exporters(headers=headers, context=tls)), tuple
@@ -217,30 +218,3 @@ def _host(root: str, *, flag: str) -> GpuNodeSource:
         return HostSource(open_reader(driver_root=Path(root) if root else None), verdicts=verdicts)
     except NoHardwareError as error:
         raise HwError(error.what, error.expected, f"{error.remedy}; for the cluster's GPUs leave {flag} out") from error
-
-
-def _credentials(path: str) -> dict[str, str]:
-    """The header for basic authentication from a file with USER:PASSWORD."""
-    if not path:
-        return {}
-    import base64
-    from pathlib import Path
-
-    from kgpu.host.bounded import read_regular
-
-    raw, _ = read_regular(Path(path), 4096, what="a file with USER:PASSWORD")
-    line = raw.strip()
-    if b":" not in line or b"\n" in line:
-        raise ConfigError(f"{path} has no USER:PASSWORD", "one line with a colon in it", "correct the file")
-    return {"Authorization": f"Basic {base64.b64encode(line).decode()}"}
-
-
-def _tls(path: str) -> ssl.SSLContext | None:
-    import ssl
-
-    if not path:
-        return None
-    try:
-        return ssl.create_default_context(cafile=path)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"can't read {path}: {error}", "certificates in PEM", "correct --ca-file") from error

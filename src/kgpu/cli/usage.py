@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kgpu.base.errors import ConfigError
+from kgpu.cli import _prometheus
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, print_json, run_async
 from kgpu.cli._recordings import needed_since, usage_agents, window
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kgpu.usage.plan import UsageReport
     from kgpu.usage.price_file import PriceList
     from kgpu.usage.prices import PriceBook
     from kgpu.usage.recording import UsageRecording
     from kgpu.usage.render import EnergyTariff
+    from kgpu.usage.segments import Timeline
 
 EXAMPLES: Final = """
 kgpu usage --since 7d
@@ -27,6 +31,7 @@ kgpu usage --from usage.jsonl --by label:team --idle weighted --prices prices.cs
 kgpu usage --from usage.jsonl --since 2026-07-01 --until 2026-08-01 -o csv > july.csv
 kgpu usage --from usage.jsonl --by node -o json | jq '.rows[] | select(.kind == "idle")'
 kgpu usage --from usage.jsonl --tariff 0.22 --pue 1.4
+kgpu usage --prometheus http://localhost:9090 --since 30d --by label:team
 """
 # As kgpu.usage.plan and its parts have them: help and completion come without importing those.
 IDLE_WORDS: Final = ("separate", "weighted", "even", "platform")
@@ -44,6 +49,7 @@ NOTHING: Final = 3
     metavar="FILE",
     help="A recording to read in place of the cluster's; - is standard input.",
 )
+@_prometheus.options
 @click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server.")
 @click.option("--context", "kube_context", default="", metavar="NAME", help="The kubeconfig's context to use.")
 @click.option(
@@ -70,28 +76,36 @@ NOTHING: Final = 3
 @output_option("table", "csv", "json", default="table")
 @click.pass_context
 def usage(
-    context: click.Context, *, file: str, kubeconfig: str, kube_context: str, prices: str, since: str, until: str,
+    context: click.Context, /, *, file: str, kubeconfig: str, kube_context: str, prices: str, since: str, until: str,
     by: str, idle: str, basis: str, sharing: str, node_price: str, tariff: str, pue: str, output: str,
+    **asked: Any,
 ) -> None:  # fmt: skip
     """Show what GPUs were used for, what was wasted, and what each of it cost.
 
     Every GPU's time is somebody's: who held it, `__idle__` while nobody did, `__down__` while it could not be used,
     `__unknown__` while it was not watched. The costs of all rows sum to what the GPUs cost. It is read from the
-    Deployment kgpu-usage where there is one, else from the nodes' agents; both need the Helm value usage.enabled. Exit
-    code 3: there is nothing in that time.
+    Deployment kgpu-usage where there is one, else from the nodes' agents; both need the Helm value usage.enabled. With
+    --prometheus it is read from what a Prometheus has scraped of the agents, by default of the last 7d, and no cluster
+    is asked: not for its price list either. Exit code 3: there is nothing in that time.
     """
     from kgpu.usage import render
     from kgpu.usage.recording import read
 
-    if not file:
-        check_kubeconfig(context, kubeconfig)
+    _prometheus.check(context, asked, file)
     energy = _energy(tariff, pue)
+    listed = moments = None
     if file:
-        recording, listed = read(file), None
+        recording = read(file)
+    elif _prometheus.wanted(asked):
+        scraped = run_async(_prometheus.recorded(asked, since, until))
+        recording, moments = scraped.recording, (scraped.begin_us, scraped.end_us)
     else:
+        check_kubeconfig(context, kubeconfig)
         recording, listed = run_async(_recorded(kubeconfig, kube_context, since, priced=not prices))
     book = _book(prices, node_price, listed)
-    found = _report(recording, book, since=since, until=until, by=by, idle=idle, basis=basis, sharing=sharing)
+    rows = _prometheus.as_scraped(by) if moments else by
+    asked_for = {"by": rows, "idle": idle, "basis": basis, "sharing": sharing}
+    found = _report(recording, book, lambda times: moments or window(times, since, until), **asked_for)
     found = replace(found, advice=(*found.advice, *energy.advice(found)))
     for advice in found.advice:
         click.echo(f"note: {advice.one_line()}", err=True)
@@ -126,8 +140,9 @@ async def _recorded(
 
 
 def _report(
-    recording: UsageRecording, book: PriceBook, *, since: str, until: str, by: str, idle: str, basis: str, sharing: str
-) -> UsageReport:
+    recording: UsageRecording, book: PriceBook, moments: Callable[[Timeline], tuple[int | None, int | None]], *,
+    by: str, idle: str, basis: str, sharing: str,
+) -> UsageReport:  # fmt: skip
     """Divide. Raises ConfigError."""
     from kgpu.usage.grouping import grouping
     from kgpu.usage.plan import IdlePolicy, UsageWish, report
@@ -136,7 +151,7 @@ def _report(
 
     rows = grouping(by, recording.labels)
     times = timeline(recording)
-    begin, end = window(times, since, until)
+    begin, end = moments(times)
     wish = UsageWish(
         grouping=rows, begin_us=begin, end_us=end, idle=IdlePolicy(idle), basis=Basis(basis),
         sharing=SharingMode(sharing),

@@ -34,6 +34,14 @@ class WireError(Exception):
     """No usable answer; the message says what happened."""
 
 
+class AnswerTooLongError(WireError):
+    """There is more of it than the caller takes."""
+
+
+class _TooLong(ValueError):  # noqa: N818 - never leaves this module
+    """The same, within."""
+
+
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
     """A whole answer."""
@@ -110,6 +118,8 @@ class Wire:
                     if method == "POST":
                         raise WireError("the server closed the connection without an answer") from stale
                     continue  # the next one, at last a new one
+                except _TooLong as error:
+                    raise AnswerTooLongError(str(error)) from error
                 except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
                     raise WireError(f"{type(error).__name__}: {error}") from error
 
@@ -204,7 +214,7 @@ async def _rest(reader: asyncio.StreamReader, limit: int) -> bytes:
     while part := await reader.read(_HEAD_LIMIT):
         total += len(part)
         if total > limit:
-            raise ValueError(f"the answer has more than {limit} bytes")
+            raise _TooLong(f"the answer has more than {limit} bytes")
         parts.append(part)
     return b"".join(parts)
 
@@ -220,13 +230,17 @@ async def _chunks(reader: asyncio.StreamReader, limit: int) -> bytes:
             return b"".join(parts)
         total += size
         if total > limit:
-            raise ValueError(f"the answer has more than {limit} bytes")
+            raise _TooLong(f"the answer has more than {limit} bytes")
         parts.append(await reader.readexactly(size))
         await reader.readexactly(2)
 
 
 def _length(text: str, base: int, limit: int) -> int:
+    length = -1
     with contextlib.suppress(ValueError):
-        if text.isascii() and text.isalnum() and (length := int(text, base)) <= limit:
-            return length
-    raise ValueError(f"{text[:40]!r} is no length")
+        length = int(text, base) if text.isascii() and text.isalnum() else -1
+    if length < 0:
+        raise ValueError(f"{text[:40]!r} is no length")
+    if length > limit:
+        raise _TooLong(f"the answer has more than {limit} bytes")
+    return length

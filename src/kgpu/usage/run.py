@@ -130,7 +130,10 @@ class UsageWatcher:
 
     def metrics(self) -> str:
         """The metrics' text."""
-        return telling.metrics(self._gathering.gathered, self._looked_at) if self._gathering is not None else ""
+        if self._gathering is None:
+            return ""
+        node = self._context.node
+        return telling.metrics(self._gathering.gathered, self._looked_at, node=node, about=self._about)
 
     async def _begin(self) -> Gathering:
         context = self._context

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from kgpu.base.metric_text import head, label_text, page
-from kgpu.formats.usage import UsageState
+from kgpu.formats.usage import RecordedNode, UsageState
 from kgpu.formats.usage_now import VERSION, DeviceSaid, HolderSaid, UsageBucket, UsageNow
+from kgpu.usage import infos
 from kgpu.usage.gathering import WORKED_US, Gathered, TrackedGpu, TrackedHolder, TrackedUnit, UnitKey
 
 _COUNTERS: Final[tuple[tuple[str, str, Callable[[TrackedHolder], int | None], float], ...]] = (
@@ -23,9 +24,9 @@ _COUNTERS: Final[tuple[tuple[str, str, Callable[[TrackedHolder], int | None], fl
 )  # fmt: skip
 
 
-def metrics(gathered: Gathered, now_s: float) -> str:
-    """The text; ``now_s`` is the time since 1970 at the last look."""
-    return page(_lines(gathered, now_s))
+def metrics(gathered: Gathered, now_s: float, *, node: str, about: RecordedNode | None = None) -> str:
+    """The text; ``now_s`` is the time since 1970 at the last look, ``about`` what the node is."""
+    return page((*_lines(gathered, now_s), *infos.lines(gathered, now_s, node, about)))
 
 
 def _lines(gathered: Gathered, now_s: float) -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from kgpu.agent.options import AgentOptions
 from kgpu.agent.roles import choose_roles
@@ -55,7 +56,14 @@ async def test_it_serves_what_it_counts(sim_root: Callable[..., Path], tmp_path:
             return text
 
         try:
-            assert await within(150.0, first_look(), clock=SystemClock())
+            text = await within(150.0, first_look(), clock=SystemClock())
+            # What `kgpu usage --prometheus` reads, on the page that a Prometheus scrapes.
+            told = {
+                family.name: [sample.labels for sample in family.samples]
+                for family in text_string_to_metric_families(text)
+            }
+            (device,), (uptime,) = told["kgpu_usage_device_info"], told["kgpu_usage_uptime_seconds"]
+            assert (device["node"], device["product"], device["boot"]) == ("n1", "NVIDIA-L4", uptime["boot"])
             now = json.loads(await page(port, NOW_PATH))
             assert (now["node"], now["devices"][0]["product"]) == ("n1", "NVIDIA-L4")
             about = json.loads((await page(port, LINES_PATH)).split("\n")[0])
