@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import KubeError
-from kgpu.overview.access import HOLDS, SeenNamespaces
+from kgpu.overview.access import HOLDS, RememberedAnswers, SeenNamespaces
 from kgpu.overview.model import OverviewQuery, PendingPod, Told, ToldEvidence, ToldIdle, ToldIdleness
 from kgpu.overview.plan import shown
 from kgpu.overview.port import FakeWorld
@@ -102,7 +102,7 @@ class _Clock:
 
 async def test_the_api_server_is_asked_and_its_answer_holds_for_a_minute() -> None:
     world, clock = FakeWorld(sees={"ml"}), _Clock()
-    seen = SeenNamespaces(world, clock)
+    seen = SeenNamespaces(RememberedAnswers(world.may_see, clock))
     assert await seen.of({"ml", "dev", ""}) == frozenset({"ml"})
     assert sorted(world.asked) == ["may see ", "may see dev", "may see ml"]
     assert await seen.of({"ml", "dev"}) == frozenset({"ml"})
@@ -118,4 +118,4 @@ async def test_the_api_server_is_asked_and_its_answer_holds_for_a_minute() -> No
 async def test_who_cant_be_asked_about_sees_nothing() -> None:
     world = FakeWorld(sees={""})
     world.trouble = KubeError("it is down", "an answer", "wait")
-    assert await SeenNamespaces(world).of({"ml"}) == frozenset()
+    assert await SeenNamespaces(RememberedAnswers(world.may_see)).of({"ml"}) == frozenset()
