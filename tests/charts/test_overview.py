@@ -65,6 +65,11 @@ def test_the_doctor_has_its_own_role_and_usage_the_agents(chart: Chart) -> None:
     assert rule == {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]}
 
 
+def test_on_openshift_it_may_run_as_its_user(chart: Chart) -> None:
+    (rule,) = chart("overview.enabled=true", "platform.openshift=true").one("Role", "kgpu-overview")["rules"]
+    assert (rule["resourceNames"], rule["verbs"]) == (["nonroot-v2"], ["use"])
+
+
 def test_through_the_api_server_it_may_ask_pods(chart: Chart) -> None:
     made = chart("overview.enabled=true", "overview.throughApiServer=true")
     assert made.has("Role", "kgpu-overview")

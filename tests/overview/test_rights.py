@@ -62,6 +62,7 @@ def test_sums_are_the_same_for_everybody() -> None:
         assert getattr(everything, name) == getattr(nothing, name)
     assert everything.whole.gpus == nothing.whole.gpus == 4
     assert everything.whole.power_w == nothing.whole.power_w
+    assert (everything.whole.pods, nothing.whole.pods) == (2, 0)  # how many have no name is not known
     assert nothing.whole.used == 3  # of who has only processes nothing is told
 
 

@@ -41,4 +41,3 @@ async def host_overview(
     source = ClusterSource(api, Exporters(api), via=via, inside=True, namespaces=frozenset({namespace}))
     world = ClusterWorld(api, kubeconfig, doctor=doctor)
     await host(source, world, ApiReviews(api), address=address, health=health)
-

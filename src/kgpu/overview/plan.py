@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from kgpu.overview.model import (
+    HIDDEN,
     CellState,
     GpuCell,
     HeadTotals,
@@ -139,8 +141,11 @@ def _totals(cells: Sequence[GpuCell], nodes: int, gathered: KnownCluster, *, eve
     fresh = [cell for cell in cells if cell.state is not CellState.STALE]
     idle = gathered.idleness.value.idle
     said = everything and _knows_idle(gathered)
+    sums = whole([cell.row.gpu for cell in fresh])
+    if any(user.pod == HIDDEN and not user.namespace for cell in fresh for user in cell.row.gpu.everybody):
+        sums = replace(sums, pods=0)  # those without a name can't be told apart
     return HeadTotals(
-        whole=whole([cell.row.gpu for cell in fresh]),
+        whole=sums,
         nodes=nodes,
         busy=sum(bool(cell.fill) for cell in fresh),
         free=sum(cell.state is CellState.FREE for cell in fresh),

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 from ssl import SSLContext
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from kgpu.base.errors import UserError
 from kgpu.base.http import Headers, Page, PostedPage, Request, Response
@@ -214,5 +214,5 @@ def _own(request: Request) -> bool:
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
-    origin, host = request.headers.get("origin", ""), request.headers.get("host", "")
-    return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
+    host = request.headers.get("host", "").lower()
+    return bool(host) and request.headers.get("origin", "").lower() in {f"http://{host}", f"https://{host}"}
