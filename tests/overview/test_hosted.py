@@ -266,6 +266,17 @@ async def test_a_slow_api_server_holds_up_nobody_who_is_known() -> None:
         assert (await late)[0] == 200
 
 
+async def test_rights_that_are_not_told_in_time_are_none(monkeypatch) -> None:
+    monkeypatch.setattr("kgpu.overview.sign_in.ASKED_WITHIN", 0.05)
+    async with site() as found:
+        await found.until_shown("tok-ann", "ml/train")
+        assert (await found.as_("tok-bob"))[0] == 200
+        found.reviews.people["tok-carl"] = Person(name="carl")
+        found.reviews.slow_about = "carl"
+        status, _, html = await found.as_("tok-carl")
+        assert (status, "hidden 1" in html, "alpha" in html) == (200, True, False)
+
+
 async def test_one_person_leaves_room_for_others() -> None:
     async with site() as found:
         streams = [await found.connect("/live", "Authorization: Bearer tok-ann") for _ in range(MOST_OF_ONE)]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import KubeError
-from kgpu.overview.access import HOLDS, RememberedAnswers, SeenNamespaces
+from kgpu.overview.access import FAILED_HOLDS, HOLDS, RememberedAnswers, SeenNamespaces
 from kgpu.overview.model import OverviewQuery, PendingPod, Told, ToldEvidence, ToldIdle, ToldIdleness
 from kgpu.overview.plan import shown
 from kgpu.overview.port import FakeWorld
@@ -114,6 +114,17 @@ async def test_the_api_server_is_asked_and_its_answer_holds_for_a_minute() -> No
     world.sees = {""}
     clock.now = 2 * HOLDS
     assert await seen.of({"ml", "dev"}) is None
+
+
+async def test_after_a_question_without_an_answer_it_is_asked_again_soon() -> None:
+    world, clock = FakeWorld(sees={""}), _Clock()
+    seen = SeenNamespaces(RememberedAnswers(world.may_see, clock))
+    world.trouble = KubeError("it is down", "an answer", "wait")
+    assert await seen.of({"ml"}) == frozenset()
+    world.trouble = None
+    assert await seen.of({"ml"}) == frozenset()
+    clock.now = FAILED_HOLDS
+    assert await seen.of({"ml"}) is None
 
 
 async def test_who_cant_be_asked_about_sees_nothing() -> None:

@@ -8,7 +8,16 @@ import pytest
 
 from kgpu.base.errors import KubeError
 from kgpu.overview.reviews import FakeReviews, Person
-from kgpu.overview.tokens import ASK_AGAIN, HOLDS, MOST, MOST_QUESTIONS, MOST_REFUSED, REFUSED_HOLDS, TokenChecks
+from kgpu.overview.tokens import (
+    ASK_AGAIN,
+    AT_ONCE,
+    HOLDS,
+    MOST,
+    MOST_QUESTIONS,
+    MOST_REFUSED,
+    REFUSED_HOLDS,
+    TokenChecks,
+)
 
 ANN = Person(name="ann")
 DOWN = KubeError("it is down", "an answer", "wait")
@@ -81,7 +90,7 @@ async def test_all_who_wait_for_one_token_wait_for_one_answer() -> None:
 
 
 async def test_there_is_room_for_some_questions() -> None:
-    reviews, _, found = checks(good=ANN)
+    reviews, clock, found = checks(good=ANN)
     await found.who("good")
     reviews.slow = asyncio.Event()
     waiting = [asyncio.create_task(found.who(f"t{number}")) for number in range(MOST_QUESTIONS)]
@@ -89,7 +98,13 @@ async def test_there_is_room_for_some_questions() -> None:
     with pytest.raises(KubeError, match="too many tokens"):
         await found.who("another")
     assert await found.who("good") == (ANN, True), "who is known does not wait"
+    clock.now += HOLDS
+    again = asyncio.create_task(found.who("good"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert reviews.asked.count("who") == 2 + AT_ONCE, "and is not behind them when asked about again"
     reviews.slow.set()
+    assert await again == (ANN, True)
     assert await asyncio.gather(*waiting) == [None] * MOST_QUESTIONS
 
 

@@ -15,6 +15,8 @@ from kgpu.overview.model import Sees, ViewerRights
 from kgpu.overview.port import OverviewWorld
 
 HOLDS: Final = 60.0  # seconds
+FAILED_HOLDS: Final = 5.0
+"""Seconds after a question without an answer in which the same is not asked again."""
 MOST: Final = 500
 """Namespaces that are asked about; further ones may not be seen."""
 AT_ONCE: Final = 8
@@ -43,7 +45,7 @@ class RememberedAnswers:
             async with self._room:
                 allowed = await self._ask(name)
         except UserError:
-            allowed = False
+            allowed, at = False, self._now() - self._holds + FAILED_HOLDS
         self._known[name] = (allowed, at)
         return allowed
 

@@ -36,12 +36,15 @@ _IDLE: Final = ("idle", "list", "-o", "json")
 
 
 class ClusterWorld:
-    """An ``OverviewWorld`` behind a kubeconfig, "" for the usual one. ``doctor``: whether kgpu doctor is asked."""
+    """An ``OverviewWorld`` behind a kubeconfig, "" for the usual one. ``doctor`` and ``idle``: whether these commands of
+    kgpu are asked.
+    """
 
-    def __init__(self, api: KubeApi, kubeconfig: str, *, doctor: bool = True) -> None:
+    def __init__(self, api: KubeApi, kubeconfig: str, *, doctor: bool = True, idle: bool = True) -> None:
         self._api = api
         self._kubeconfig = kubeconfig
         self._doctor = doctor
+        self._idle = idle
 
     async def report(self) -> ToldReport:
         if not self._doctor:
@@ -49,6 +52,8 @@ class ClusterWorld:
         return decode(await self._run(_DOCTOR, (0, 1, 2)), ToldReport, of="kgpu doctor")
 
     async def idleness(self) -> ToldIdleness:
+        if not self._idle:
+            raise ConfigError("use is not counted here", "usage.enabled in the chart", "set it, and wait an hour")
         return decode(await self._run(_IDLE, (0, 3)), ToldIdleness, of="kgpu idle")
 
     async def waiting(self) -> tuple[PendingPod, ...]:

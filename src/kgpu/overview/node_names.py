@@ -93,10 +93,10 @@ def _has_pods_of(node: GpuNode, sees: Collection[str]) -> bool:
 
 def _unnamed(node: GpuNode, aliases: Mapping[str, str]) -> GpuNode:
     alias = aliases.get(node.name)
+    trouble = None if node.trouble is None else _SILENT  # it names pods of the exporters
     if alias is None:
-        return node
+        return replace(node, trouble=trouble, remark=None)
     gpus = tuple(replace(gpu, reason="", action="") if gpu.reason or gpu.action else gpu for gpu in node.gpus)
-    trouble = None if node.trouble is None else _SILENT
     return replace(node, name=alias, hostname="", gpus=gpus, trouble=trouble, remark=None, through="")
 
 

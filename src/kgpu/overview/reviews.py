@@ -103,12 +103,15 @@ def _texts(found: object) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class FakeReviews:
-    """Reviews that a test sets: people by token, and by name what they may see, ``nodes`` among it."""
+    """Reviews that a test sets: people by token, and by name what they may see, ``nodes`` among it. While ``slow`` is
+    not set nothing is answered, and never what is asked of ``slow_about``.
+    """
 
     people: dict[str, Person] = field(default_factory=dict)
     sees: dict[str, set[str]] = field(default_factory=dict)
     trouble: UserError | None = None
     slow: asyncio.Event | None = None
+    slow_about: str = ""
     asked: list[str] = field(default_factory=list)
 
     async def who(self, token: str) -> Person | None:
@@ -130,5 +133,7 @@ class FakeReviews:
         self.asked.append(what)
         if self.slow is not None:
             await self.slow.wait()
+        if self.slow_about and what.startswith(self.slow_about):
+            await asyncio.Event().wait()
         if self.trouble is not None:
             raise self.trouble

@@ -8,6 +8,7 @@ name is made to point here gets nothing: the cookie is of another name.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import OrderedDict
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 COOKIE: Final = "kgpu-overview"
 RIGHTS_HOLD: Final = 40.0
 """Seconds. With those for which a silent page waits, a right that was taken away is not in force for a minute."""
+ASKED_WITHIN: Final = 8.0
+"""Seconds for all that is asked of somebody's rights; a page does not wait longer, and shows sums."""
 MOST_PEOPLE: Final = 256
 MOST_FORM: Final = 20_000  # bytes: an identity provider's token with many groups is larger than a head may be
 _SIGN_IN: Final = "/sign-in"
@@ -56,8 +59,12 @@ class PersonRights:
         self._nodes = RememberedAnswers(nodes, holds=RIGHTS_HOLD)
 
     async def now(self, namespaces: Iterable[str]) -> ViewerRights:
-        sees = await self._seen.of(namespaces)
-        return ViewerRights(sees, nodes=await self._nodes.may(""))
+        try:
+            async with asyncio.timeout(ASKED_WITHIN):
+                sees = await self._seen.of(namespaces)
+                return ViewerRights(sees, nodes=await self._nodes.may(""))
+        except TimeoutError:
+            return _NOTHING
 
 
 class TokenViewer:

@@ -1,8 +1,9 @@
 """Whose a bearer token is, as the API server says, remembered for some seconds: a revoked one is found out soon.
 
 Tokens are remembered by their digest. One that is none is remembered as well, for less long, and apart, so that a flood
-of them pushes out no good one. A token is asked about by one question at a time, and there is room for a few questions.
-While the API server does not answer, whoever it has known stays known, but is not sure: nobody takes rights from that.
+of them pushes out no good one. A token is asked about by one question at a time, and there is room for a few questions
+of those that are new: whoever is known does not wait for them. While the API server does not answer, whoever it has
+known stays known, but is not sure: nobody takes rights from that.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class TokenChecks:
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
         self._refused: OrderedDict[bytes, float] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[Person | None]] = {}
-        self._room = asyncio.Semaphore(AT_ONCE)
+        self._strangers = 0
+        self._room = {known: asyncio.Semaphore(AT_ONCE) for known in (True, False)}
 
     async def who(self, token: str) -> CheckedPerson | None:
         """Whose it is, None for nobody's. Raises UserError for one that is not known yet and can't be asked about."""
@@ -83,14 +85,16 @@ class TokenChecks:
     async def _one_question(self, key: bytes, token: str) -> Person | None:
         task = self._asking.get(key)
         if task is None:
-            if len(self._asking) >= MOST_QUESTIONS:
+            known = key in self._known
+            if not known and self._strangers >= MOST_QUESTIONS:
                 raise KubeError("too many tokens are being checked", "fewer at a time", "try again in a few seconds")
-            task = self._asking[key] = asyncio.create_task(self._ask(key, token))
-            task.add_done_callback(lambda done: self._asked(key, done))
+            self._strangers += not known
+            task = self._asking[key] = asyncio.create_task(self._ask(key, token, known=known))
+            task.add_done_callback(lambda done: self._asked(key, done, known=known))
         return await asyncio.shield(task)  # whoever goes away does not take it from the others
 
-    async def _ask(self, key: bytes, token: str) -> Person | None:
-        async with self._room:
+    async def _ask(self, key: bytes, token: str, *, known: bool) -> Person | None:
+        async with self._room[known]:
             at = self._now()  # an answer may be as old as its question
             person = await self._reviews.who(token)
         if person is None:
@@ -104,8 +108,9 @@ class TokenChecks:
         _cut(self._known, MOST)
         return person
 
-    def _asked(self, key: bytes, task: asyncio.Task[Person | None]) -> None:
+    def _asked(self, key: bytes, task: asyncio.Task[Person | None], *, known: bool) -> None:
         self._asking.pop(key, None)
+        self._strangers -= not known
         if not task.cancelled():
             task.exception()  # whoever waits for it has it; with nobody left it is no defect
 
