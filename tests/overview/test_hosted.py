@@ -126,7 +126,8 @@ async def test_an_address_that_guesses_finds_nothing(path) -> None:
     async with site() as found:
         await found.until_shown("tok-admin", "web/serve")
         assert "<td>web/serve" in (await found.as_("tok-admin", path))[2].replace('<th scope="row">', "<td>")
-        main = (await found.as_("tok-ann", path))[2].partition("<main")[2]
+        html = (await found.as_("tok-ann", path))[2]
+        main = re.sub(r'href="[^"]*"', "", html.partition("<main")[2])  # a link of the page keeps what was asked
         assert not [name for name in ("web", "serve", "beta") if name in main]
 
 
@@ -298,6 +299,17 @@ async def test_ten_slow_viewers_hold_nobody_up(monkeypatch) -> None:
         await found.until_shown("tok-ann", "ml/later")
         for _, writer in slow:
             writer.transport.abort()
+
+
+async def test_a_list_is_downloaded_by_the_same_rights() -> None:
+    async with site() as found:
+        await found.until_shown("tok-admin", "<dt>held</dt><dd>2")
+        status, headers, body = await found.as_("tok-ann", "/list?list=gpus&as=csv")
+        assert (status, headers["Content-Disposition"]) == (200, 'attachment; filename="gpus.csv"')
+        assert ("ml/train" in body, "web" in body, "beta" in body, body.count("\r\n")) == (True, False, False, 4)
+        for path in ("/list", "/list?list=secrets&as=csv", "/list?list=gpus&as=exe", '/list?list=gpus&as=csv"'):
+            assert (await found.as_("tok-ann", path))[0] == 404
+        assert (await found.ask("/list?list=gpus&as=csv"))[0] == 401
 
 
 async def test_one_gathering_serves_all() -> None:

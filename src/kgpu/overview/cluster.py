@@ -36,8 +36,8 @@ _IDLE: Final = ("idle", "list", "-o", "json")
 
 
 class ClusterWorld:
-    """An ``OverviewWorld`` behind a kubeconfig, "" for the usual one. ``doctor`` and ``idle``: whether these commands of
-    kgpu are asked.
+    """An ``OverviewWorld`` behind a kubeconfig, "" for the usual one. ``doctor`` and ``idle``: whether these commands
+    of kgpu are asked.
     """
 
     def __init__(self, api: KubeApi, kubeconfig: str, *, doctor: bool = True, idle: bool = True) -> None:

@@ -14,7 +14,7 @@ from kgpu.overview import gpu_map, lists
 from kgpu.overview.figures import age, amount, celsius, gib, percent
 from kgpu.overview.markup import NOTHING, Markup, joined, tag
 from kgpu.overview.model import HeadTotals, LabButtons, OverviewPage, OverviewQuery, Told
-from kgpu.overview.pieces import command, link, section
+from kgpu.overview.pieces import command, downloads, link, section
 
 _ICON: Final = tag("link", rel="icon", href="data:,")
 """None: without this a browser asks for one."""
@@ -28,16 +28,20 @@ _TOLD_BY: Final = (("kgpu doctor", "report"), ("kgpu idle", "idleness"), ("pods 
 
 def parts(page: OverviewPage, *, lab: LabButtons | None = None) -> dict[str, Markup]:
     """What stands below each other, each an element with its name as id. ``lab``: where GPUs can be broken."""
+
+    def listed(name: str, title: str, content: Markup, *, live: bool = False) -> Markup:
+        return section(name, title, content, downloads(name, page.query), live=live)
+
     found = {
         "totals": section("totals", "GPUs", _totals(page)),
-        "attention": section("attention", "Needs attention", lists.attention(page), live=True),
+        "attention": listed("attention", "Needs attention", lists.attention(page), live=True),
     }
     for number, chunk in enumerate(gpu_map.chunks(page, lab)):
         found[f"map-{number}"] = tag("section", chunk, id=f"map-{number}", class_="map")
-    found["waiting"] = section("waiting", "Waiting for GPUs", lists.waiting(page))
-    found["idle"] = section("idle", "Held and not used for an hour", lists.idle(page))
-    found["namespaces"] = section("namespaces", "Namespaces", lists.namespaces(page))
-    found["gpus"] = section("gpus", "Every GPU", lists.gpus(page, lab))
+    found["waiting"] = listed("waiting", "Waiting for GPUs", lists.waiting(page))
+    found["idle"] = listed("idle", "Held and not used for an hour", lists.idle(page))
+    found["namespaces"] = listed("namespaces", "Namespaces", lists.namespaces(page))
+    found["gpus"] = listed("gpus", "Every GPU", lists.gpus(page, lab))
     found["sources"] = section("sources", "Where this is from", _sources(page))
     return found
 

@@ -9,6 +9,7 @@ import asyncio
 import time
 import zlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,7 @@ from kgpu.base.errors import UserError
 from kgpu.base.http import AwaitedPage, DynamicPage, Page, PostedPage, Request, Response, Stream, StreamedPage
 from kgpu.overview import render
 from kgpu.overview.access import OverviewViewer
+from kgpu.overview.downloads import FORMATS, LISTS, as_text
 from kgpu.overview.gather import ClusterGatherer
 from kgpu.overview.pieces import link
 from kgpu.overview.query import parse
@@ -76,6 +78,7 @@ class OverviewRoutes:
         found: dict[str, Page] = {
             "/": AwaitedPage(self._page),
             "/live": StreamedPage(self._live),
+            "/list": AwaitedPage(self._list),
             "/style.css": _file("style.css", "text/css; charset=utf-8"),
             "/page.js": _file("page.js", "text/javascript; charset=utf-8"),
         }
@@ -85,14 +88,31 @@ class OverviewRoutes:
         viewer = await self._who(request)
         if not self._pace.allows(viewer.name):
             return _busy("too many pages at once: wait a moment\n", 5)
-        paused = self._gatherer.paused
-        self._gatherer.look()
-        if paused:
-            await self._gatherer.fresh(FIRST_ROUND)
+        await self._look()
         query = parse(request.query)
         view = await self._views.view(query, viewer)
         html = render.document(query, view.body, stamp=view.stamp, who=viewer.name, leaves=viewer.leaves)
         return _packed(request, html, HTML)
+
+    async def _look(self) -> None:
+        paused = self._gatherer.paused
+        self._gatherer.look()
+        if paused:
+            await self._gatherer.fresh(FIRST_ROUND)
+
+    async def _list(self, request: Request) -> Response:
+        name, form = (field_of(request.query, field) for field in ("list", "as"))
+        if name not in LISTS or form not in FORMATS:
+            return Response(404, f"list is one of {' '.join(LISTS)}, and as one of {' '.join(FORMATS)}\n")
+        viewer = await self._who(request)
+        if not self._pace.allows(viewer.name):
+            return _busy("too many pages at once: wait a moment\n", 5)
+        await self._look()
+        body = as_text(await self._views.page(parse(request.query), viewer), name, form)
+        kind = "text/csv; charset=utf-8" if form == "csv" else "application/json"
+        found = _packed(request, body, kind)
+        disposition = ("Content-Disposition", f'attachment; filename="{name}.{form}"')
+        return replace(found, headers=(*found.headers, disposition))
 
     async def _live(self, request: Request) -> Response | Stream:
         viewer = await self._who(request)

@@ -13,13 +13,14 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from kgpu.overview import render
 from kgpu.overview.access import OverviewViewer
 from kgpu.overview.gather import ClusterGatherer
 from kgpu.overview.markup import Markup
-from kgpu.overview.model import LabButtons, OverviewQuery, ViewerRights
+from kgpu.overview.model import LabButtons, OverviewPage, OverviewQuery, ViewerRights
 from kgpu.overview.node_names import told_to
 from kgpu.overview.plan import shown
 from kgpu.overview.rights import namespaces_in
@@ -31,6 +32,7 @@ LATEST: Final = 10.0
 REST_PER_WORK: Final = 50.0
 STILL_HERE: Final = 15.0  # seconds after which a silent stream says so, as proxies close those that say nothing
 RETRY_MS: Final = 3000
+MOST_ROWS: Final = 100_000
 ENDED: Final = b"event: ended\ndata: sign in again\n\n"
 _Key: TypeAlias = tuple[OverviewQuery, ViewerRights]
 
@@ -135,6 +137,12 @@ class LiveViews:
         if asyncio.get_running_loop().time() - view.made_at >= (LATEST if view.viewers else SOONEST):
             self._make(key, view)
         return view
+
+    async def page(self, query: OverviewQuery, viewer: OverviewViewer) -> OverviewPage:
+        """What somebody is shown now, with all of the table."""
+        rights = await viewer.rights(self._known_namespaces())
+        gathered = self._gatherer.gathered()
+        return shown(told_to(gathered, rights), replace(query, page=1), rights.namespaces, rows=MOST_ROWS)
 
     async def stream(self, query: OverviewQuery, viewer: OverviewViewer, stamp: str) -> AsyncGenerator[bytes]:
         """What changes after a state, for as long as somebody takes it and is let in. Where his rights have changed it
