@@ -50,9 +50,10 @@ def _gpus(page: OverviewPage) -> Iterator[tuple[Any, ...]]:
         node, gpu = cell.row.node, cell.row.gpu
         at = read_at.get(node.name)
         stale = cell.state is CellState.STALE
+        uuid = gpu.uuid if named is None or node.name in named else None
         pods = [one_line(user.name if user.namespace else user.pod) for user in gpu.everybody]
         yield (
-            node.name, gpu.index, gpu.uuid if named is None or node.name in named else None, gpu.name, cell.state.value, None if at is None else round(now - at, 1),
+            node.name, gpu.index, uuid, gpu.name, cell.state.value, None if at is None else round(now - at, 1),
             None if stale else _number(activity(gpu)),
             *(None if stale else _number(gpu.values.get(key)) for key in _READ), pods, gpu.reason or None,
         )  # fmt: skip
