@@ -41,7 +41,7 @@ def test_its_account_lists_and_asks_whose_tokens_are(chart: Chart) -> None:
     }  # fmt: skip
     assert not made.has("Role", "kgpu-overview")
     assert not made.has("ClusterRoleBinding", "kgpu-overview-doctor")
-    assert (env(made)["KGPU_OVERVIEW_DOCTOR"], env(made)["KGPU_OVERVIEW_USAGE"]) == ("false", "false")
+    assert (env(made)["KGPU_OVERVIEW_DOCTOR"], env(made)["KGPU_OVERVIEW_IDLE"]) == ("false", "false")
 
 
 def test_nothing_in_it_may_be_written_and_it_is_nobody(chart: Chart) -> None:
@@ -60,7 +60,7 @@ def test_nothing_in_it_may_be_written_and_it_is_nobody(chart: Chart) -> None:
 def test_the_doctor_has_its_own_role_and_usage_the_agents(chart: Chart) -> None:
     made = chart("overview.enabled=true", "usage.enabled=true")
     assert made.one("ClusterRoleBinding", "kgpu-overview-doctor")["roleRef"]["name"] == "kgpu-doctor"
-    assert (env(made)["KGPU_OVERVIEW_DOCTOR"], env(made)["KGPU_OVERVIEW_USAGE"]) == ("true", "true")
+    assert (env(made)["KGPU_OVERVIEW_DOCTOR"], env(made)["KGPU_OVERVIEW_IDLE"]) == ("true", "true")
     (rule,) = made.one("Role", "kgpu-overview")["rules"]
     assert rule == {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]}
 

@@ -122,7 +122,7 @@ def test_in_the_cluster_it_is_for_whoever_has_a_token(tmp_path) -> None:
     ("words", "said"),
     [
         (("--bind-address", "x"), "correct --bind-address"), (("--doctor", "maybe"), "correct --doctor"),
-        (("--usage", "2"), "correct --usage"), (("--through-api-server", "x"), "correct --through-api-server"),
+        (("--idle", "2"), "correct --idle"), (("--through-api-server", "x"), "correct --through-api-server"),
         (("-n", ""), "set --namespace"),
     ],
 )  # fmt: skip

@@ -17,7 +17,7 @@ OVERVIEW: Final = (
             default=":8081", metavar="HOST:PORT", help="Where /healthz and /readyz are served; 0 for nowhere."),
     Setting(attr="doctor", flag="--doctor", envs=("KGPU_OVERVIEW_DOCTOR",), default="true", metavar="BOOL",
             help="Whether kgpu doctor is asked, which needs its rights (docs/how-to/doctor-rights.yaml)."),
-    Setting(attr="usage", flag="--usage", envs=("KGPU_OVERVIEW_USAGE",), default="true", metavar="BOOL",
+    Setting(attr="idle", flag="--idle", envs=("KGPU_OVERVIEW_IDLE",), default="true", metavar="BOOL",
             help="Whether kgpu idle is asked, which needs the right to get pods/proxy, and agents that count use."),
     Setting(attr="through_api_server", flag="--through-api-server", envs=("KGPU_OVERVIEW_THROUGH_API_SERVER",),
             default="false", metavar="BOOL",
@@ -33,7 +33,7 @@ async def host_overview(
     address: Address,
     health: Address | None,
     doctor: bool,
-    usage: bool,
+    idle: bool,
     proxied: bool,
 ) -> None:
     """Serve until SIGTERM. Raises HostError where an address is not to be had, KubeError for a bad kubeconfig."""
@@ -48,5 +48,5 @@ async def host_overview(
     api = connect(kubeconfig)
     via = Via.PROXY if proxied else Via.DIRECT
     source = ClusterSource(api, Exporters(api), via=via, inside=True, namespaces=frozenset({namespace}))
-    world = ClusterWorld(api, kubeconfig, doctor=doctor, idle=usage)
+    world = ClusterWorld(api, kubeconfig, doctor=doctor, idle=idle)
     await host(source, world, ApiReviews(api), address=address, health=health)

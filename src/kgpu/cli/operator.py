@@ -310,7 +310,7 @@ def overview(*, log_level: str, log_format: str, **flags: Any) -> None:
             address=parse_address(flags["address"], flag="--bind-address"),
             health=_address(flags["health_address"], "--health-probe-bind-address"),
             doctor=_bool(flags, "doctor", "--doctor or KGPU_OVERVIEW_DOCTOR"),
-            usage=_bool(flags, "usage", "--usage or KGPU_OVERVIEW_USAGE"),
+            idle=_bool(flags, "idle", "--idle or KGPU_OVERVIEW_IDLE"),
             proxied=_bool(flags, "through_api_server", "--through-api-server or KGPU_OVERVIEW_THROUGH_API_SERVER"),
         )
     )

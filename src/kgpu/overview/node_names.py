@@ -16,7 +16,7 @@ from kgpu.overview.model import KnownCluster, Told, ToldEvidence, ToldFinding, T
 from kgpu.overview.rights import quotes
 from kgpu.top.model import GpuNode, NodeTrouble
 
-NOT_SAID: Final = "it can't be asked now; whoever may list nodes is told why"
+NOT_SAID: Final = "no answer now; whoever may list nodes is told why"
 _SILENT: Final = NodeTrouble(what="it can't be read", remedy="ask whoever runs the cluster")
 _UNTOLD: Final = ToldFinding(id="", subject="Pod /", cause="", level="")
 """It is of a namespace that nobody sees, so that it is counted and not told."""

@@ -116,7 +116,7 @@ def test_people_see_what_the_api_server_lets_them_see(site: Site, page: Page) ->
 
     # What the account asks with the chart's rights, also by the doctor's command, is all granted.
     first = shown(own, lambda html: "kgpu doctor</th><td>not yet" not in html, "the doctor's word")
-    assert "be asked now" not in first.partition('id="sources"')[2].partition("kgpu idle")[0]
+    assert "no answer now" not in first.partition('id="sources"')[2].partition("kgpu idle")[0]
     assert [request for request in asked(site)[1] if request.startswith("kgpu-overview:")] == []
 
     form = urlencode({"token": own.token})
