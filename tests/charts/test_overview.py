@@ -98,6 +98,13 @@ def test_what_it_is_started_with_is_understood(chart: Chart) -> None:
     assert [flag for flag in flags if flag.partition("=")[0] not in done.stdout] == []
 
 
+def test_values_of_an_older_release_are_enough(chart: Chart) -> None:
+    """As with ``helm upgrade --reuse-values``: the section's defaults are not among them."""
+    made = chart("overview.enabled=true", values={"overview": {"doctor": None, "resources": None, "from": None}})
+    assert container(made)["resources"]["limits"]["memory"] == "1Gi"
+    assert env(made)["KGPU_OVERVIEW_DOCTOR"] == "true"
+
+
 def test_a_mistake_in_its_values_is_refused(chart: Chart) -> None:
     made = chart("overview.enabled=true", "overview.doctr=false")
     assert made.code != 0
