@@ -136,6 +136,7 @@ ADDED: dict[str, Schema] = {
                       basicAuth=MAP),
         dashboards=struct(enabled=SWITCH, labels=LABELS, annotations=LABELS),
     ),
+    "overview": struct(enabled=SWITCH, doctor=SWITCH, throughApiServer=SWITCH, **{"from": LIST}, resources=MAP),
     "networkPolicy": struct(enabled=SWITCH, metricsFrom=LIST),
     "platform": struct(openshift=SWITCH),
     "nfd": struct(enabled=SWITCH, other=choice("detect", "present", "ignore"), nodefeaturerules=SWITCH),

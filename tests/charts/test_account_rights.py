@@ -38,6 +38,7 @@ CHART_OPTIONS: Final = (
 )  # fmt: skip
 FEATURES: Final = frozenset({"nodefeatures.nfd.k8s-sigs.io"})
 ON_OPENSHIFT: Final = "agent-with-openshift"
+WITH_OVERVIEW: Final = "agent-with-overview"
 AMD: Final = ObservedCluster(nodes=(*UBUNTU.nodes, read_node(fresh("amd"))))
 INSTALLATIONS: Final = {
     "agent": (SETTINGS, HOST_DRIVER),
@@ -45,6 +46,7 @@ INSTALLATIONS: Final = {
     "agent-with-options": (dataclasses.replace(SETTINGS, dra=True, feature_rules=True, device_configs=True), OPTIONS),
     ON_OPENSHIFT: (SETTINGS, DRIVER),
     "agent-with-amd": (SETTINGS, HOST_DRIVER),
+    WITH_OVERVIEW: (SETTINGS, HOST_DRIVER),
     "operands": (OPERANDS, HOST_DRIVER),
     "operands-with-amd": (OPERANDS, HOST_DRIVER),
     "operands-with-options": (
@@ -67,6 +69,8 @@ def objects(chart: Chart, installation: str) -> list[Object]:
     sets = {OPTIONS: CHART_OPTIONS}.get(spec, ())
     if installation == ON_OPENSHIFT:
         sets = ("platform.openshift=true",)
+    if installation == WITH_OVERVIEW:
+        sets = ("overview.enabled=true", "usage.enabled=true")
     return [*chart(f"layout={settings.layout}", *sets).objects, *rendered.objects]
 
 

@@ -17,6 +17,7 @@ from kgpu.cli.main import cli, main
 from tests.child import child
 from tests.overview.making import Outline
 from tests.polling import holds
+from tests.ports import free_port
 from tests.top.exporting import kubeconfig
 
 
@@ -94,3 +95,40 @@ def test_help_says_what_it_serves_and_to_whom() -> None:
     said = CliRunner().invoke(cli, ["overview", "--help"]).output
     assert "kgpu overview --lab lab" in said
     assert "only --lab has" in " ".join(said.split())
+
+
+def test_in_the_cluster_it_is_for_whoever_has_a_token(tmp_path) -> None:
+    with cluster(tmp_path) as path:
+        page, health = free_port(), free_port()
+        addresses = (f"--bind-address=127.0.0.1:{page}", f"--health-probe-bind-address=127.0.0.1:{health}")
+        words = ("operator", "overview", "--kubeconfig", path, "-n", "gpu-operator", *addresses)
+        with child([sys.executable, "-m", "kgpu", *words], stderr=subprocess.PIPE, text=True) as host:
+
+            def answers() -> bool:
+                with contextlib.suppress(OSError):
+                    return fetch(health, "/readyz")[0].status == 200
+                return False
+
+            assert holds(answers, seconds=120)
+            answer, html = fetch(page, "/")
+            assert (answer.status, 'action="sign-in"' in html) == (401, True)
+            assert fetch(page, "/?token=x")[0].status == 401, "a link is no token"
+            assert fetch(page, "/style.css")[0].status == 200
+            host.send_signal(signal.SIGTERM)
+            assert host.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--bind-address", "x"), "correct --bind-address"), (("--doctor", "maybe"), "correct --doctor"),
+        (("--idle", "2"), "correct --idle"), (("--through-api-server", "x"), "correct --through-api-server"),
+        (("-n", ""), "set --namespace"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_in_the_cluster_is_told(words, said, capsys, tmp_path) -> None:
+    config = tmp_path / "kubeconfig"
+    config.write_text(kubeconfig("http://127.0.0.1:1"))
+    given = ("kgpu", "operator", "overview", "--kubeconfig", str(config), "-n", "gpu-operator")
+    assert main([*given, *words]) != 0
+    assert said in capsys.readouterr().err

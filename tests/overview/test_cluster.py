@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kgpu.base.errors import HostError, KubeError
+from kgpu.base.errors import ConfigError, HostError, KubeError
 from kgpu.doctor.model import Evidence, Finding, Report, Subject
 from kgpu.doctor.render import as_json
 from kgpu.kube.fake import FakeApi
@@ -92,3 +92,12 @@ async def test_a_command_that_does_not_end_is_ended(monkeypatch) -> None:
     monkeypatch.setattr(cluster, "with_defaults", lambda line: ["sleep", "1000"])
     with pytest.raises(HostError, match="did not end"):
         await ClusterWorld(FakeApi(), "").report()
+
+
+async def test_what_is_not_to_be_asked_is_not_and_says_so(monkeypatch) -> None:
+    monkeypatch.setattr(cluster, "with_defaults", lambda line: ["false"])
+    world = ClusterWorld(FakeApi(), "", doctor=False, idle=False)
+    with pytest.raises(ConfigError, match="kgpu doctor is not asked here"):
+        await world.report()
+    with pytest.raises(ConfigError, match="use is not counted here"):
+        await world.idleness()

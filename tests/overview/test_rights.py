@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import KubeError
-from kgpu.overview.access import HOLDS, SeenNamespaces
+from kgpu.overview.access import FAILED_HOLDS, HOLDS, RememberedAnswers, SeenNamespaces
 from kgpu.overview.model import OverviewQuery, PendingPod, Told, ToldEvidence, ToldIdle, ToldIdleness
 from kgpu.overview.plan import shown
 from kgpu.overview.port import FakeWorld
@@ -62,6 +62,7 @@ def test_sums_are_the_same_for_everybody() -> None:
         assert getattr(everything, name) == getattr(nothing, name)
     assert everything.whole.gpus == nothing.whole.gpus == 4
     assert everything.whole.power_w == nothing.whole.power_w
+    assert (everything.whole.pods, nothing.whole.pods) == (2, 0)  # how many have no name is not known
     assert nothing.whole.used == 3  # of who has only processes nothing is told
 
 
@@ -102,7 +103,7 @@ class _Clock:
 
 async def test_the_api_server_is_asked_and_its_answer_holds_for_a_minute() -> None:
     world, clock = FakeWorld(sees={"ml"}), _Clock()
-    seen = SeenNamespaces(world, clock)
+    seen = SeenNamespaces(RememberedAnswers(world.may_see, clock))
     assert await seen.of({"ml", "dev", ""}) == frozenset({"ml"})
     assert sorted(world.asked) == ["may see ", "may see dev", "may see ml"]
     assert await seen.of({"ml", "dev"}) == frozenset({"ml"})
@@ -115,7 +116,18 @@ async def test_the_api_server_is_asked_and_its_answer_holds_for_a_minute() -> No
     assert await seen.of({"ml", "dev"}) is None
 
 
+async def test_after_a_question_without_an_answer_it_is_asked_again_soon() -> None:
+    world, clock = FakeWorld(sees={""}), _Clock()
+    seen = SeenNamespaces(RememberedAnswers(world.may_see, clock))
+    world.trouble = KubeError("it is down", "an answer", "wait")
+    assert await seen.of({"ml"}) == frozenset()
+    world.trouble = None
+    assert await seen.of({"ml"}) == frozenset()
+    clock.now = FAILED_HOLDS
+    assert await seen.of({"ml"}) is None
+
+
 async def test_who_cant_be_asked_about_sees_nothing() -> None:
     world = FakeWorld(sees={""})
     world.trouble = KubeError("it is down", "an answer", "wait")
-    assert await SeenNamespaces(world).of({"ml"}) == frozenset()
+    assert await SeenNamespaces(RememberedAnswers(world.may_see)).of({"ml"}) == frozenset()

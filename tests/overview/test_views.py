@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from kgpu.base.service import running
-from kgpu.overview.access import SeenNamespaces
+from kgpu.overview.access import LocalViewer
 from kgpu.overview.gather import ClusterGatherer
 from kgpu.overview.markup import Markup
 from kgpu.overview.model import OverviewQuery
 from kgpu.overview.port import FakeWorld
-from kgpu.overview.views import MOST_VIEWERS, MOST_VIEWS, LiveView, LiveViews
+from kgpu.overview.views import MOST_VIEWERS, LiveView, LiveViews
 from kgpu.top.run import NodeWatch
 from kgpu.top.source import FakeSource
 from tests.overview.making import gpu, node
@@ -60,17 +60,19 @@ def test_where_parts_come_or_go_all_is_sent() -> None:
     assert view.since(before).startswith(b"event: parts\n")
 
 
+ME = LocalViewer(FakeWorld())
+
+
 def live(source: FakeSource) -> tuple[ClusterGatherer, LiveViews]:
-    world = FakeWorld()
-    gatherer = ClusterGatherer(NodeWatch(source), world)
-    return gatherer, LiveViews(gatherer, SeenNamespaces(world))
+    gatherer = ClusterGatherer(NodeWatch(source), FakeWorld())
+    return gatherer, LiveViews(gatherer)
 
 
 async def test_a_stream_begins_with_what_is_missing_and_goes_on_with_what_changes() -> None:
     source = FakeSource({"a": node("a", gpu("a", 0))})
     gatherer, views = live(source)
     async with running(gather=gatherer.run(), views=views.run()):
-        stream = views.stream(OverviewQuery(), "")
+        stream = views.stream(OverviewQuery(), ME, "")
         assert await anext(stream) == b"retry: 3000\n\n"
         assert (await anext(stream)).startswith(b"event: page\n")
         source.nodes["a"] = node("a", gpu("a", 0, "ml/late"))
@@ -85,25 +87,26 @@ async def test_a_stream_begins_with_what_is_missing_and_goes_on_with_what_change
 
 async def test_views_that_nobody_looks_at_are_forgotten() -> None:
     gatherer, views = live(FakeSource({}))
-    kept = views.stream(OverviewQuery(node="kept"), "")
-    await anext(kept)
-    stamp = (await views.view(OverviewQuery(node="kept"))).stamp
-    old = (await views.view(OverviewQuery(node="old"))).stamp
-    for number in range(MOST_VIEWS + 1):
-        await views.view(OverviewQuery(node=f"n{number}"))
-    assert (await views.view(OverviewQuery(node="kept"))).stamp == stamp
-    assert (await views.view(OverviewQuery(node="old"))).stamp != old
+    kept = views.stream(OverviewQuery(node="kept"), ME, "")
+    for _ in range(2):
+        await anext(kept)
+    stamp = (await views.view(OverviewQuery(node="kept"), ME)).stamp
+    old = (await views.view(OverviewQuery(node="old"), ME)).stamp
+    for number in range(2 * MOST_VIEWERS + 1):
+        await views.view(OverviewQuery(node=f"n{number}"), ME)
+    assert (await views.view(OverviewQuery(node="kept"), ME)).stamp == stamp
+    assert (await views.view(OverviewQuery(node="old"), ME)).stamp != old
     await kept.aclose()
     assert gatherer.paused is False
 
 
 async def test_there_is_room_for_some_viewers() -> None:
     _, views = live(FakeSource({}))
-    streams = [views.stream(OverviewQuery(), "") for _ in range(MOST_VIEWERS)]
+    streams = [views.stream(OverviewQuery(), ME, "") for _ in range(MOST_VIEWERS)]
     for stream in streams:
-        assert not views.full
+        assert not views.full_for(ME)
         await anext(stream)
-    assert views.full
+    assert views.full_for(ME)
     for stream in streams:
         await stream.aclose()
-    assert not views.full
+    assert not views.full_for(ME)

@@ -18,6 +18,8 @@ from typing import Final
 MOST: Final = 64
 MOST_OF_PEER: Final = 16
 MOST_OWN: Final = 32
+ROOM: Final = (MOST, MOST_OF_PEER, MOST_OWN)
+"""How many connections there may be: from elsewhere, of these from one peer, and from this node."""
 HOST_IP: Final = "HOST_IP"
 """The variable with the node's addresses (``status.hostIPs``), separated by commas."""
 
@@ -57,13 +59,16 @@ def _origin(peer: str, local_address: str, node: frozenset[str]) -> tuple[str, b
     return str(address), own, local
 
 
-def make_room(connections: Sequence[PeerConnection], new: PeerConnection) -> tuple[bool, PeerConnection | None]:
+def make_room(
+    connections: Sequence[PeerConnection], new: PeerConnection, room: tuple[int, int, int] = ROOM
+) -> tuple[bool, PeerConnection | None]:
     """Whether the new connection may stay, and which one to drop for it. ``connections`` are in order of arrival."""
+    most, most_of_peer, most_own = room
     alike = [connection for connection in connections if connection.own == new.own]
     same = [connection for connection in alike if connection.peer == new.peer]
-    if not new.own and len(same) >= MOST_OF_PEER:
+    if not new.own and len(same) >= most_of_peer:
         leaves = _first_to_go(same)
-    elif len(alike) >= (MOST_OWN if new.own else MOST):
+    elif len(alike) >= (most_own if new.own else most):
         leaves = _first_to_go(alike)
     else:
         return True, None

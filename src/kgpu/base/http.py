@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from kgpu.base.connection_limits import PeerConnection, connection_from, make_room, node_addresses
+from kgpu.base.connection_limits import ROOM, PeerConnection, connection_from, make_room, node_addresses
 from kgpu.base.errors import ConfigError, HostError
 from kgpu.base.service import end
 
@@ -268,7 +268,10 @@ def encode_head(stream: Stream, more: Iterable[tuple[str, str]] = ()) -> bytes:
 
 
 class StatusServer:
-    """Serves the routes until closed. A request has ``deadline`` seconds to arrive, its answer ``patience`` to go."""
+    """Serves the routes until closed. A request has ``deadline`` seconds to arrive, its answer ``patience`` to go.
+
+    ``room``: how many connections there may be, as in ``connection_limits``.
+    """
 
     def __init__(
         self,
@@ -277,8 +280,10 @@ class StatusServer:
         deadline: float = DEADLINE,
         patience: float = LINGER,
         access: AccessPolicy | None = None,
+        room: tuple[int, int, int] = ROOM,
     ) -> None:
         self._routes = routes
+        self._room = room
         self._deadline = deadline
         self._patience = patience
         self._access = access or OpenAccess()
@@ -320,7 +325,7 @@ class StatusServer:
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer, own = (_host(writer.get_extra_info(name)) for name in ("peername", "sockname"))
         new = connection_from(peer, own, self._node)
-        stays, leaves = make_room(list(self._open), new)
+        stays, leaves = make_room(list(self._open), new, self._room)
         if leaves is not None:
             self._open.pop(leaves).cancel()
         elif not stays and len(self._refusals) >= REFUSED_AT_ONCE:

@@ -19,6 +19,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.suggest import did_you_mean
 from kgpu.cli._common import ExampleCommand, ExampleGroup, check_kubeconfig, log_options, run_async
 from kgpu.cli._options import help_with_variables, settled
+from kgpu.cli._overview_host import OVERVIEW
 from kgpu.formats.names import (
     ALLOCATION_DEVICE_PLUGIN,
     ENV_CLUSTER_NAME,
@@ -286,6 +287,33 @@ def _bytes(given: Mapping[str, Any], name: str, where: str) -> int:
     if not 16 << 20 <= found <= 1 << 40:
         raise ConfigError(f"{given[name]!r:.40} is no size of a history", "from 16Mi to 1Ti", f"correct {where}")
     return found
+
+
+@operator.command("overview", cls=ExampleCommand, examples="kgpu operator overview -n gpu-operator")
+@settled((*COMMON, *OVERVIEW), text=help_with_variables)
+@log_options
+def overview(*, log_level: str, log_format: str, **flags: Any) -> None:
+    """Serve the page of kgpu overview in the cluster, to whoever has a token that the API server takes, until SIGTERM.
+
+    Each is shown what the API server lets him see. It only reads, and asks the API server whose tokens are.
+    """
+    from kgpu.base.http import parse_address
+    from kgpu.base.log import configure
+    from kgpu.cli._overview_host import host_overview
+
+    check_kubeconfig(click.get_current_context(), flags["kubeconfig"])
+    configure(level=log_level, form=log_format)
+    run_async(
+        host_overview(
+            flags["kubeconfig"],
+            _needed(flags, "namespace", "--namespace (OPERATOR_NAMESPACE)", "the operator's namespace"),
+            address=parse_address(flags["address"], flag="--bind-address"),
+            health=_address(flags["health_address"], "--health-probe-bind-address"),
+            doctor=_bool(flags, "doctor", "--doctor or KGPU_OVERVIEW_DOCTOR"),
+            idle=_bool(flags, "idle", "--idle or KGPU_OVERVIEW_IDLE"),
+            proxied=_bool(flags, "through_api_server", "--through-api-server or KGPU_OVERVIEW_THROUGH_API_SERVER"),
+        )
+    )
 
 
 @operator.command("cleanup", cls=ExampleCommand, examples="kgpu operator cleanup --namespace gpu-operator")

@@ -318,6 +318,7 @@ AGENT_HEALTH_PORT: Final = 8090
 NODE_STATUS_PORT: Final = 8000
 EXPORTER_PORT: Final = 9400
 USAGE_PORT: Final = 9410  # of what the agents, and the Deployment with the history, say of usage
+OVERVIEW_PORT: Final = 9420
 EXPORTER_SECOND_PORT: Final = 9401  # of the Service alone, which can't have one port under two names
 MPS_ROOT: Final = "/run/nvidia/mps"
 TAINT_CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"

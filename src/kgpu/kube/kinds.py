@@ -40,6 +40,7 @@ SUBJECT_ACCESS_REVIEWS: Final = Resource(
 SELF_SUBJECT_ACCESS_REVIEWS: Final = Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
+TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
 # OpenShift's: what the cluster is, how it reaches the internet, images by release, which pods it admits.
 CLUSTER_VERSIONS: Final = Resource("config.openshift.io", "v1", "clusterversions", "ClusterVersion", namespaced=False)
 PROXIES: Final = Resource("config.openshift.io", "v1", "proxies", "Proxy", namespaced=False)

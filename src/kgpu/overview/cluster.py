@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from kgpu.base import typed
-from kgpu.base.errors import HostError, KubeError
+from kgpu.base.errors import ConfigError, HostError, KubeError
 from kgpu.base.plain import mapping
 from kgpu.base.printable import last_words, one_line
 from kgpu.base.signals import with_defaults
@@ -36,16 +36,24 @@ _IDLE: Final = ("idle", "list", "-o", "json")
 
 
 class ClusterWorld:
-    """An ``OverviewWorld`` behind a kubeconfig, "" for the usual one."""
+    """An ``OverviewWorld`` behind a kubeconfig, "" for the usual one. ``doctor`` and ``idle``: whether these commands
+    of kgpu are asked.
+    """
 
-    def __init__(self, api: KubeApi, kubeconfig: str) -> None:
+    def __init__(self, api: KubeApi, kubeconfig: str, *, doctor: bool = True, idle: bool = True) -> None:
         self._api = api
         self._kubeconfig = kubeconfig
+        self._doctor = doctor
+        self._idle = idle
 
     async def report(self) -> ToldReport:
+        if not self._doctor:
+            raise ConfigError("kgpu doctor is not asked here", "overview.doctor in the chart", "run it: kgpu doctor")
         return decode(await self._run(_DOCTOR, (0, 1, 2)), ToldReport, of="kgpu doctor")
 
     async def idleness(self) -> ToldIdleness:
+        if not self._idle:
+            raise ConfigError("use is not counted here", "usage.enabled in the chart", "set it, and wait an hour")
         return decode(await self._run(_IDLE, (0, 3)), ToldIdleness, of="kgpu idle")
 
     async def waiting(self) -> tuple[PendingPod, ...]:

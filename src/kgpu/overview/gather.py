@@ -107,6 +107,7 @@ class ClusterGatherer:
             found=self._watch.rounds > 0,
             trouble="" if trouble is None else trouble.statement,
             remedy="" if trouble is None else trouble.remedy,
+            named=None,
             **self._told,
         )
 

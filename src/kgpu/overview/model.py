@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -20,6 +20,14 @@ T = TypeVar("T")
 
 Sees: TypeAlias = frozenset[str] | None
 """The namespaces whose pods somebody may see; None for all of them."""
+
+
+class ViewerRights(NamedTuple):
+    """What somebody may see: the pods of these namespaces, and whether he may list nodes."""
+
+    namespaces: Sees
+    nodes: bool
+
 
 HIDDEN: Final = "hidden"
 """What stands for a pod's name where that may not be seen."""
@@ -104,7 +112,8 @@ class KnownCluster:
     """Everything that is known at ``now``. ``read_at``: when each node was read last.
 
     ``pace``: seconds between two readings of most nodes, 0 where that is not known yet.
-    ``found``: whether nodes have been looked for; ``trouble``: why that failed.
+    ``found``: whether nodes have been looked for; ``trouble``: why that failed. ``named``: the nodes that may be
+    named, None for all; the others are here under other names.
     """
 
     now: float
@@ -115,6 +124,7 @@ class KnownCluster:
     found: bool = False
     trouble: str = ""
     remedy: str = ""
+    named: frozenset[str] | None = None
     report: Told[ToldReport] = Told(ToldReport())
     idleness: Told[ToldIdleness] = Told(ToldIdleness())
     waiting: Told[tuple[PendingPod, ...]] = Told(())

@@ -69,6 +69,11 @@ function taken(event) {
   attention = now;
 }
 
+// Whoever is not let in any more is asked to sign in, and what was shown goes from the screen.
+function letOut() {
+  fetch("./", { method: "HEAD" }).then((answer) => { if (answer.status === 401) location.reload(); }, () => {});
+}
+
 function listen() {
   const url = new URL("live", location.href);
   url.search = location.search;
@@ -77,7 +82,11 @@ function listen() {
   stream.onopen = () => { heard = performance.now(); say("live"); };
   stream.onerror = () => {
     say("updates have stopped; trying again", true);
-    if (stream && stream.readyState === EventSource.CLOSED) { stream = null; setTimeout(resume, 30000); }
+    if (stream && stream.readyState === EventSource.CLOSED) {
+      stream = null;
+      letOut();
+      setTimeout(resume, 30000);
+    }
   };
   stream.addEventListener("parts", (event) => {
     heard = performance.now();
@@ -94,6 +103,7 @@ function listen() {
     addCopying(main);
     taken(event);
   });
+  stream.addEventListener("ended", () => { end(); location.reload(); });
 }
 
 function end() {

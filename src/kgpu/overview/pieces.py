@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 from urllib.parse import urlencode
 
@@ -20,6 +21,17 @@ def link(query: OverviewQuery) -> str:
         "sort": "" if query.sort == USUAL_SORT else query.sort, "page": "" if query.page == 1 else query.page,
     }  # fmt: skip
     return "./?" + urlencode({key: value for key, value in fields.items() if value}, errors="replace")
+
+
+def downloads(name: str, query: OverviewQuery) -> Markup:
+    """Links to a list as files, by the same filter."""
+    rest = link(replace(query, page=1)).removeprefix("./?")
+    links = [
+        tag("a", form.upper(), href=f"./list?list={name}&as={form}" + (f"&{rest}" if rest else ""),
+            download=f"{name}.{form}", aria_label=f"{name} as {form.upper()}")
+        for form in ("csv", "json")
+    ]  # fmt: skip
+    return tag("p", "This list: ", joined(links[0], ", ", links[1]), class_="quiet")
 
 
 def section(name: str, title: str, *content: object, live: bool = False) -> Markup:

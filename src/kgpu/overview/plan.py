@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from kgpu.overview.model import (
+    HIDDEN,
     CellState,
     GpuCell,
     HeadTotals,
@@ -50,8 +52,8 @@ _BY_HEALTH: Final = {
 _BROKEN: Final = frozenset({CellState.LOST, CellState.BAD, CellState.WARN})
 
 
-def shown(gathered: KnownCluster, query: OverviewQuery, sees: Sees) -> OverviewPage:
-    """The page for somebody who sees the pods of these namespaces."""
+def shown(gathered: KnownCluster, query: OverviewQuery, sees: Sees, *, rows: int = ROWS) -> OverviewPage:
+    """The page for somebody who sees the pods of these namespaces. ``rows``: how many GPUs the table has on a page."""
     nodes = seen_nodes(gathered.nodes, sees)
     ages = {node.name: _stale(node, gathered) for node in nodes}
     spaces = frozenset({query.namespace} - {""})
@@ -63,8 +65,8 @@ def shown(gathered: KnownCluster, query: OverviewQuery, sees: Sees) -> OverviewP
     cells = {id(row): _cell(row, ages) for row in screen.gpus}
     in_order = sorted(cells.values(), key=lambda cell: (natural(cell.row.node.name), cell.row.gpu.index))
     findings, waiting, idle = _told(gathered, query, sees)
-    pages = max(1, math.ceil(len(screen.gpus) / ROWS))
-    begin = (min(query.page, pages) - 1) * ROWS
+    pages = max(1, math.ceil(len(screen.gpus) / rows))
+    begin = (min(query.page, pages) - 1) * rows
     return OverviewPage(
         query=query,
         totals=_totals(in_order, screen.nodes, gathered, everything=not (query.words or query.node or query.namespace)),
@@ -79,7 +81,7 @@ def shown(gathered: KnownCluster, query: OverviewQuery, sees: Sees) -> OverviewP
         idle=idle,
         hidden_idle=sum(row.gpus for row in gathered.idleness.value.idle if not _may_see(row, sees)),
         namespaces=_namespaces(in_order, idle, spaces, said=_knows_idle(gathered)),
-        rows=tuple(cells[id(row)] for row in screen.gpus[begin : begin + ROWS]),
+        rows=tuple(cells[id(row)] for row in screen.gpus[begin : begin + rows]),
         pages=pages,
         gathered=gathered,
     )
@@ -139,8 +141,11 @@ def _totals(cells: Sequence[GpuCell], nodes: int, gathered: KnownCluster, *, eve
     fresh = [cell for cell in cells if cell.state is not CellState.STALE]
     idle = gathered.idleness.value.idle
     said = everything and _knows_idle(gathered)
+    sums = whole([cell.row.gpu for cell in fresh])
+    if any(user.pod == HIDDEN and not user.namespace for cell in fresh for user in cell.row.gpu.everybody):
+        sums = replace(sums, pods=0)  # those without a name can't be told apart
     return HeadTotals(
-        whole=whole([cell.row.gpu for cell in fresh]),
+        whole=sums,
         nodes=nodes,
         busy=sum(bool(cell.fill) for cell in fresh),
         free=sum(cell.state is CellState.FREE for cell in fresh),

@@ -14,7 +14,8 @@ MOST_WORDS: Final = 200
 MOST_NAME: Final = 253
 MOST_FIELDS: Final = 16
 _KEYS: Final = ("q", "node", "ns", "sort", "page")
-_OTHERS: Final = ("stamp", "token")  # of the page's script, and of a link that is opened again
+_OTHERS: Final = ("stamp", "token", "list", "as")
+"""Of the page's script, of a link that is opened again, and of a list that is downloaded."""
 
 
 def parse(text: str) -> OverviewQuery:

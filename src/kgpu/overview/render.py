@@ -9,36 +9,49 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from kgpu.base.printable import counted
+from kgpu.base.printable import counted, one_line
 from kgpu.overview import gpu_map, lists
 from kgpu.overview.figures import age, amount, celsius, gib, percent
 from kgpu.overview.markup import NOTHING, Markup, joined, tag
 from kgpu.overview.model import HeadTotals, LabButtons, OverviewPage, OverviewQuery, Told
-from kgpu.overview.pieces import command, link, section
+from kgpu.overview.pieces import command, downloads, link, section
 
 _ICON: Final = tag("link", rel="icon", href="data:,")
 """None: without this a browser asks for one."""
+_TITLE: Final = "GPU overview"
+_TOKEN: Final = (
+    "What the API server lets you see is shown. A token of a ServiceAccount that is yours: ",
+    command("kubectl create token NAME --namespace NAMESPACE"),
+)
 _TOLD_BY: Final = (("kgpu doctor", "report"), ("kgpu idle", "idleness"), ("pods that wait", "waiting"))
 
 
 def parts(page: OverviewPage, *, lab: LabButtons | None = None) -> dict[str, Markup]:
     """What stands below each other, each an element with its name as id. ``lab``: where GPUs can be broken."""
+
+    def listed(name: str, title: str, content: Markup, *, live: bool = False) -> Markup:
+        return section(name, title, content, downloads(name, page.query), live=live)
+
     found = {
         "totals": section("totals", "GPUs", _totals(page)),
-        "attention": section("attention", "Needs attention", lists.attention(page), live=True),
+        "attention": listed("attention", "Needs attention", lists.attention(page), live=True),
     }
     for number, chunk in enumerate(gpu_map.chunks(page, lab)):
         found[f"map-{number}"] = tag("section", chunk, id=f"map-{number}", class_="map")
-    found["waiting"] = section("waiting", "Waiting for GPUs", lists.waiting(page))
-    found["idle"] = section("idle", "Held and not used for an hour", lists.idle(page))
-    found["namespaces"] = section("namespaces", "Namespaces", lists.namespaces(page))
-    found["gpus"] = section("gpus", "Every GPU", lists.gpus(page, lab))
+    found["waiting"] = listed("waiting", "Waiting for GPUs", lists.waiting(page))
+    found["idle"] = listed("idle", "Held and not used for an hour", lists.idle(page))
+    found["namespaces"] = listed("namespaces", "Namespaces", lists.namespaces(page))
+    found["gpus"] = listed("gpus", "Every GPU", lists.gpus(page, lab))
     found["sources"] = section("sources", "Where this is from", _sources(page))
     return found
 
 
-def document(query: OverviewQuery, body: Iterable[Markup], *, stamp: str, title: str = "GPU overview") -> bytes:
-    """The whole page. ``stamp`` says which state of it this is, for the updates that follow."""
+def document(
+    query: OverviewQuery, body: Iterable[Markup], *, stamp: str, who: str = "", leaves: bool = False
+) -> bytes:  # fmt: skip
+    """The whole page. ``stamp`` says which state of it this is, for the updates that follow; ``who``: as whom somebody
+    is let in, "" where that needs no words; ``leaves``: he can sign out.
+    """
     html = tag(
         "html",
         tag(
@@ -46,12 +59,12 @@ def document(query: OverviewQuery, body: Iterable[Markup], *, stamp: str, title:
             tag("meta", charset="utf-8"),
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
             tag("meta", name="color-scheme", content="light dark"),
-            tag("title", title),
+            tag("title", _TITLE),
             _ICON,
             tag("link", rel="stylesheet", href="style.css"),
             tag("script", src="page.js", defer=True),
         ),
-        tag("body", _top(query), tag("main", *body, id="main", data_stamp=stamp), _help()),
+        tag("body", _top(query, _leave(who, leaves=leaves)), tag("main", *body, id="main", data_stamp=stamp), _help()),
         lang="en",
     )
     return f"<!doctype html>\n{html}\n".encode()
@@ -71,7 +84,37 @@ def notice(title: str, *lines: str, refresh: str = "") -> bytes:
     return f"<!doctype html>\n{html}\n".encode()
 
 
-def _top(query: OverviewQuery) -> Markup:
+def sign_in(title: str, *lines: str, back: str) -> bytes:
+    """The page that takes a token; ``back`` is the address of the view that was asked for."""
+    asks = tag(
+        "form",
+        tag("label", "Token ", for_="token"),
+        tag("input", id="token", type="password", name="token", autocomplete="off", required=True, maxlength="16000"),
+        tag("input", type="hidden", name="view", value=back),
+        tag("button", "Sign in"),
+        method="post",
+        action="sign-in",
+    )
+    text = tag("main", tag("h1", title), *(tag("p", line) for line in lines), asks, tag("p", *_TOKEN))
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        _ICON,
+        tag("link", rel="stylesheet", href="style.css"),
+    )
+    return f"<!doctype html>\n{tag('html', head, tag('body', text), lang='en')}\n".encode()
+
+
+def _leave(who: str, *, leaves: bool) -> Markup:
+    if not who:
+        return NOTHING
+    button = tag("form", tag("button", "Sign out"), method="post", action="sign-out") if leaves else NOTHING
+    return joined(tag("span", "as ", one_line(who, 120), class_="quiet"), button)
+
+
+def _top(query: OverviewQuery, leave: Markup) -> Markup:
     word = tag(
         "input", id="words", type="search", name="q", value=query.words, maxlength="200",
         placeholder="node, model, pod, state", autocomplete="off",
@@ -99,7 +142,7 @@ def _top(query: OverviewQuery) -> Markup:
     title = tag("h1", tag("a", "GPU overview", href="./"))
     notes = [tag("p", note, class_="note") for note in query.notes]
     skip = tag("a", "To the figures", class_="skip", href="#main")
-    return tag("header", skip, title, form, *filters, pause, keys, state, *notes)
+    return tag("header", skip, title, form, *filters, pause, keys, state, leave, *notes)
 
 
 def _help() -> Markup:
@@ -196,6 +239,8 @@ def _sources(page: OverviewPage) -> Markup:
         who = "" if first[0] == "*" else f"{first[0]}: "
         more = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
         rows.append(_row("use is not known of", f"{who}{first[1]}{more}", ""))
+    if gathered.named is not None:
+        rows.append(_row("names of nodes", "hidden, but where you see a pod: you may not list nodes", ""))
     return tag("table", tag("tbody", *rows))
 
 

@@ -17,8 +17,19 @@ def namespaces_in(gathered: KnownCluster) -> frozenset[str]:
     users = {user.namespace for node in gathered.nodes for gpu in node.gpus for user in gpu.everybody}
     waiting = {pod.namespace for pod in gathered.waiting.value}
     idle = {row.who.partition("/")[0] for row in gathered.idleness.value.idle if "/" in row.who}
-    told = (name for finding in gathered.report.value.findings for name in namespaces_of(finding))
+    findings = gathered.report.value.findings
+    told = (name for finding in findings for name in (*namespaces_of(finding), *_cited(finding)))
     return frozenset({*users, *waiting, *idle, *told} - {""})
+
+
+def _cited(finding: ToldFinding) -> Iterator[str]:
+    """The namespaces of the objects that a finding quotes."""
+    for row in finding.evidence:
+        space, slash, _ = row.object.partition(" ")[2].partition("/")
+        if slash:
+            yield space
+    for under in finding.consequences:
+        yield from _cited(under)
 
 
 def may_see(sees: Sees, namespace: str) -> bool:
@@ -68,13 +79,14 @@ def may_read(finding: ToldFinding, sees: Sees, hidden: Iterable[str]) -> bool:
     """
     if sees is None:
         return True
-    return all(space in sees for space in namespaces_of(finding)) and not _quotes(finding, tuple(hidden))
+    return all(space in sees for space in namespaces_of(finding)) and not quotes(finding, tuple(hidden))
 
 
-def _quotes(finding: ToldFinding, hidden: tuple[str, ...]) -> bool:
+def quotes(finding: ToldFinding, hidden: tuple[str, ...]) -> bool:
+    """Whether it, or what is folded under it, has one of the names anywhere."""
     quoted = (text for row in finding.evidence for text in (row.value, row.object, row.field, row.file))
     texts = "\n".join((finding.subject, finding.cause, finding.expected, *finding.remedy, *quoted))
-    return any(name in texts for name in hidden) or any(_quotes(under, hidden) for under in finding.consequences)
+    return any(name in texts for name in hidden) or any(quotes(under, hidden) for under in finding.consequences)
 
 
 def hidden_names(gathered: KnownCluster, sees: Sees) -> frozenset[str]:

@@ -7,10 +7,10 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from kgpu.base.http import Address, StatusServer
+from kgpu.base.http import Address, Request, StatusServer
 from kgpu.base.service import first_end, running
 from kgpu.base.supervise import stop_on_signals
-from kgpu.overview.access import SeenNamespaces
+from kgpu.overview.access import LocalViewer
 from kgpu.overview.gather import ClusterGatherer
 from kgpu.overview.model import LabButtons
 from kgpu.overview.port import OverviewWorld
@@ -45,8 +45,13 @@ async def serve(
     def buttons() -> LabButtons | None:
         return LabButtons(secret=session.secret, nodes=lab.nodes, actions=lab.actions) if lab else None
 
-    views = LiveViews(gatherer, SeenNamespaces(world), buttons)
-    routes = OverviewRoutes(gatherer, views, secret=session.secret, lab=lab).routes()
+    viewer = LocalViewer(world)
+
+    async def who(_: Request) -> LocalViewer:
+        return viewer
+
+    views = LiveViews(gatherer, buttons)
+    routes = OverviewRoutes(gatherer, views, who=who, secret=session.secret, lab=lab).routes()
     server = StatusServer(routes, deadline=DEADLINE, patience=PATIENCE, access=session)
     try:
         address = await server.start(Address(LOOPBACK, port))
