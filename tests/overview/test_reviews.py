@@ -38,7 +38,8 @@ async def test_whose_a_token_is_and_what_he_may_see_is_asked_with_all_that_is_kn
     assert await ApiReviews(api).may_see(ANN, "ml")
     assert await ApiReviews(api).may_see(ANN, "")
     assert await ApiReviews(api).may_list_nodes(ANN)
-    attributes = ({"verb": "get", "resource": "pods", "namespace": "ml"}, {"verb": "get", "resource": "pods"},
+    of_ml, of_all = {"verb": "get", "resource": "pods", "namespace": "ml"}, {"verb": "get", "resource": "pods"}
+    attributes = (of_ml, {**of_ml, "subresource": "log"}, of_all, {**of_all, "subresource": "log"},
                   {"verb": "list", "resource": "nodes"})  # fmt: skip
     assert api.sent == [{"resource": "subjectaccessreviews", **person, "resourceAttributes": one} for one in attributes]
 
@@ -66,6 +67,15 @@ async def test_odd_groups_are_none() -> None:
 )
 async def test_an_odd_answer_gives_no_right(status) -> None:
     assert not await ApiReviews(Api(status)).may_see(ANN, "ml")
+
+
+async def test_who_may_not_read_logs_is_shown_no_pods_of_which_the_doctor_quotes_them() -> None:
+    class WithoutLogs(Api):
+        async def create(self, resource, obj):
+            about = obj["spec"]["resourceAttributes"]
+            return {"status": {"allowed": about.get("subresource") != "log"}}
+
+    assert not await ApiReviews(WithoutLogs(None)).may_see(ANN, "ml")
 
 
 async def test_an_answer_that_does_not_come_is_an_error_without_the_token(monkeypatch) -> None:

@@ -36,7 +36,7 @@ class Reviews(Protocol):
         ...
 
     async def may_see(self, person: Person, namespace: str) -> bool:
-        """Whether somebody may get the pods of a namespace, "" for all of them."""
+        """Whether somebody may get the pods of a namespace and their logs, which the doctor quotes; "" for all."""
         ...
 
     async def may_list_nodes(self, person: Person) -> bool:
@@ -73,7 +73,8 @@ class ApiReviews:
         )  # fmt: skip
 
     async def may_see(self, person: Person, namespace: str) -> bool:
-        return await self._may(person, verb="get", resource="pods", **({"namespace": namespace} if namespace else {}))
+        pods = {"verb": "get", "resource": "pods", **({"namespace": namespace} if namespace else {})}
+        return await self._may(person, **pods) and await self._may(person, **pods, subresource="log")
 
     async def may_list_nodes(self, person: Person) -> bool:
         return await self._may(person, verb="list", resource="nodes")

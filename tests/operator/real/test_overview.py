@@ -21,7 +21,7 @@ ROLE = """
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: overview-pods}
-rules: [{apiGroups: [""], resources: [pods], verbs: [get]}]
+rules: [{apiGroups: [""], resources: [pods, pods/log], verbs: [get]}]
 """
 SPACES = ("overview-a", "overview-b")
 
