@@ -538,6 +538,7 @@ ENV_PRICES: Final = "KGPU_PRICES_CONFIG_MAP"  # the ConfigMap with the cluster's
 ENV_RECLAIM: Final = "KGPU_RECLAIM"  # "true": the process with the history of usage also follows GPUUsagePolicies
 RECLAIM_LABEL: Final = "kgpu.dev/reclaim"  # on Namespaces: enabled or never
 IDLE_POLICY: Final = "kgpu.dev/idle-policy"  # on workloads and Namespaces: never, notify or reclaim
+NOTEBOOK_LAST_ACTIVITY: Final = "notebooks.kubeflow.org/last-activity"  # by Kubeflow's controller, with culling on
 IDLE_AFTER: Final = "kgpu.dev/idle-after"  # a duration that is longer than the policy's
 KEEP_UNTIL: Final = "kgpu.dev/keep-until"  # RFC 3339: nothing is done before
 KEEP_BY: Final = "kgpu.dev/keep-by"  # who has said so, and why

@@ -17,12 +17,13 @@ from typing import Final
 
 from kgpu.base.advice import AdviceSink
 from kgpu.base.clock import Clock
-from kgpu.base.http import Address, Response
+from kgpu.base.http import Address, Page, Response
 from kgpu.base.log import log_advice
 from kgpu.base.supervise import stop_on_signals
 from kgpu.base.threads import beside
 from kgpu.formats import names
 from kgpu.formats.usage_prices import PRICES_PATH, encode
+from kgpu.formats.usage_reclaim import RECLAIM_PATH
 from kgpu.manager.controller import LeaderController
 from kgpu.manager.run import ManagerProcess, Options
 from kgpu.usage.agents import AgentsApi, UsageAgents, UsagePod
@@ -42,7 +43,7 @@ WINDOW_SECONDS: Final = 24 * 3600.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageScene:
     """What the loops share. ``listener.heard`` is the ``IdleSource``, as new as the last minute's round. ``price_maps``
-    are the lists that ``prices`` goes by; ``direct`` is as in the options.
+    are the lists that ``prices`` goes by; ``direct`` is as in the options. A loop adds its pages to ``pages``.
     """
 
     api: AgentsApi
@@ -53,6 +54,7 @@ class UsageScene:
     price_maps: PriceMaps | None = None
     direct: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
+    pages: dict[str, Page] = field(default_factory=dict)
     clock: Clock | None = None
 
 
@@ -74,12 +76,14 @@ def _reclaim(scene: UsageScene) -> LeaderController | None:
     from kgpu.usage.reclaim.asking import PodMetricsPages
     from kgpu.usage.reclaim.run import ReclaimController
 
-    return ReclaimController(
+    controller = ReclaimController(
         scene.listener.heard, namespace=scene.namespace, opened=Webhook, evict=evict, report=scene.report,
         prices=scene.prices, price_maps=scene.price_maps, clock=scene.clock,
         metrics=PodMetricsPages(scene.api, direct=scene.direct), cluster=scene.env.get(names.ENV_CLUSTER_NAME, ""),
         clocks_ahead=scene.listener.heard.clocks_ahead, news=scene.listener.asked_again,
     )  # fmt: skip
+    scene.pages[RECLAIM_PATH] = controller.page
+    return controller
 
 
 LOOPS: Final[tuple[UsageLoop, ...]] = (
@@ -135,16 +139,19 @@ async def keep(
     listener = UsageListener(
         agents, seconds=WINDOW_SECONDS, report=report, each_round=each_round, figures=history.metrics
     )
+    pages: dict[str, Page] = {
+        **history.pages(), PRICES_PATH: lambda: Response(200, encode(maps.said()), "application/json"),
+    }  # fmt: skip
     scene = UsageScene(
         api=api, namespace=options.namespace, listener=listener, report=report, env=dict(os.environ), prices=prices,
-        price_maps=maps, direct=options.direct,
+        price_maps=maps, direct=options.direct, pages=pages,
     )  # fmt: skip
     process = host(
         scene,
         Options(
             lease_namespace=options.namespace, lease_name=names.USAGE_DEPLOYMENT, metrics=options.pages,
             health=options.health,
-            pages={**history.pages(), PRICES_PATH: lambda: Response(200, encode(maps.said()), "application/json")},
+            pages=pages,
         ),
         loops,
     )  # fmt: skip
