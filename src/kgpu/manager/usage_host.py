@@ -6,6 +6,8 @@ election, and a loop that writes is fenced by a Lease of its own name.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -17,8 +19,10 @@ from typing import Final
 
 from kgpu.base.advice import AdviceSink
 from kgpu.base.clock import Clock
+from kgpu.base.daemon_executor import wait_for_no_thread
 from kgpu.base.http import Address, Page, Response
 from kgpu.base.log import log_advice
+from kgpu.base.service import end, first_end
 from kgpu.base.supervise import stop_on_signals
 from kgpu.base.threads import beside
 from kgpu.formats import names
@@ -116,15 +120,46 @@ def host(scene: UsageScene, options: Options, loops: Sequence[UsageLoop] = LOOPS
     return ManagerProcess(scene.api, [controller for _, controller in made], wanted, clock=scene.clock)
 
 
+CLOSING: Final = 3.0
+"""Seconds for closing the history. It is whole without that, too: a disk that hangs holds up nobody."""
+
+
 async def keep(
     api: AgentsApi, options: UsageHostOptions, *, loops: Sequence[UsageLoop] = LOOPS,
     started: Callable[[ManagerProcess], object] = lambda _: None,
 ) -> None:  # fmt: skip
-    """Run the process until SIGTERM. Raises HostError where the history can't be kept, or an address not be used."""
+    """Run the process until SIGTERM. Raises HostError where the history can't be kept, or an address not be used.
+
+    It ends within seconds whatever hangs: the disk, name resolution, the API server or a receiver.
+    """
+    wait_for_no_thread()
+    stop = asyncio.Event()
+    # From the beginning: the first process of a container has no other way to end.
+    with stop_on_signals(stop, signal.SIGTERM, signal.SIGINT):
+        store = UsageStore(options.folder / "history.sqlite", days=options.days, max_bytes=options.max_bytes)
+        opening = asyncio.create_task(beside(store.open))
+        try:
+            await first_end([opening], stop=stop)
+            if not opening.done():
+                return
+            for advice in opening.result():
+                log_advice(log, advice)
+            process = _process(api, options, store, loops)
+            process.stop = stop
+            started(process)
+            await process.run()
+        finally:
+            await end(opening)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSING):
+                    await beside(store.close)
+
+
+def _process(
+    api: AgentsApi, options: UsageHostOptions, store: UsageStore, loops: Sequence[UsageLoop]
+) -> ManagerProcess:
+    """The process over a store that is open."""
     report = partial(log_advice, log)
-    store = UsageStore(options.folder / "history.sqlite", days=options.days, max_bytes=options.max_bytes)
-    for advice in await beside(store.open):
-        report(advice)
     agents = UsageAgents(api, namespace=options.namespace, direct=options.direct)
     maps = PriceMaps(api, options.namespace, usual=options.prices, memory=store, report=report)
     prices = HourPrices(maps.book)
@@ -146,7 +181,7 @@ async def keep(
         api=api, namespace=options.namespace, listener=listener, report=report, env=dict(os.environ), prices=prices,
         price_maps=maps, direct=options.direct, pages=pages,
     )  # fmt: skip
-    process = host(
+    return host(
         scene,
         Options(
             lease_namespace=options.namespace, lease_name=names.USAGE_DEPLOYMENT, metrics=options.pages,
@@ -155,9 +190,3 @@ async def keep(
         ),
         loops,
     )  # fmt: skip
-    started(process)
-    try:
-        with stop_on_signals(process.stop, signal.SIGTERM, signal.SIGINT):
-            await process.run()
-    finally:
-        await beside(store.close)
