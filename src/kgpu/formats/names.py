@@ -101,6 +101,7 @@ KUEUE_POD_GROUP: Final = "kueue.x-k8s.io/pod-group-name"  # label
 KUEUE_POD_GROUP_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"  # annotation
 JOBSET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"  # label
 LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"  # label
+LWS_LEADER_NAME: Final = "leaderworkerset.sigs.k8s.io/leader-name"  # annotation of workers
 LWS_GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/group-index"  # label
 JOB_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # annotation of an Indexed Job's pods
 

@@ -78,11 +78,22 @@ async def named(look: ClusterLook, space: str, name: str) -> tuple[Resource, Obj
             _unless_forbidden(refused, resource, unseen)
             continue
         if obj is not None:
-            return resource, obj
+            return await _top_of(look, resource, obj)
     raise ConfigError(
         f"there is no pod and no workload {name} in {space}{_but(unseen)}",
         f"one of: pod, {', '.join(row.kind for row in KEPT_RESOURCES)}", f"`kubectl -n {space} get pods` lists pods",
     )  # fmt: skip
+
+
+async def _top_of(look: ClusterLook, resource: Resource, obj: Object) -> tuple[Resource, Object]:
+    """What controls it in the end, such as the LeaderWorkerSet of a StatefulSet; itself where that can't be read."""
+    try:
+        found = await look.owners(obj)
+    except KubeRefusedError as refused:
+        _unless_forbidden(refused, resource, [])
+        return resource, obj
+    above = owners.resource_of_owner(found.top) if found.chain else None
+    return (resource, obj) if above is None else (above, found.top)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
