@@ -11,7 +11,6 @@ from kgpu.formats.usage_reclaim import decode
 from kgpu.kube.kinds import STATEFUL_SETS
 from kgpu.kube.owners import gang_of, owner_of
 from kgpu.kube.port import PODS, Object
-from kgpu.lab.embedded.core.model import Call
 from kgpu.lab.embedded.local_api import LocalApi
 from kgpu.usage.reclaim.model import RECLAIM_RULES, WorkloadRef, workloads
 from kgpu.usage.reclaim.owners import LEADER_WORKER_SETS
@@ -40,11 +39,7 @@ CRD: Object = {
 
 async def scene_with(annotations: dict[str, str] | None = None, groups: int = 2) -> Scene:
     """Each group has a leader and a worker on another node, each with a GPU."""
-    core = core_with_kinds()
-    crds = core.kinds.need("apiextensions.k8s.io", "customresourcedefinitions")
-    core.create(crds, "", CRD, Call(user=ADMIN, manager="test"))
-    core.custom.settle()
-    scene = await Scene(LocalApi(core, ADMIN, manager="test")).begin()
+    scene = await Scene(LocalApi(core_with_kinds(CRD), ADMIN, manager="test")).begin()
     await scene.policy(reclaim={"after": "1h", "grace": "5m"}, budget={"maxSharePercent": 100})
     top = await scene.create(LEADER_WORKER_SETS, SPACE, "llm", annotations=annotations, spec={"replicas": groups})
     spec = {"replicas": groups, "selector": {"matchLabels": {"a": "b"}}, "serviceName": "llm",
