@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from kgpu.advise.strategy import WorkloadCase, besides, changing, choose
-from kgpu.advise.strategy_text import advise, as_data
+from kgpu.advise.strategy_text import advise, as_data, as_text
 
 H100 = "NVIDIA-H100-80GB-HBM3"
 
@@ -81,4 +81,12 @@ def test_what_would_change_it_is_what_the_table_says_then() -> None:
 def test_a_slice_costs_its_part() -> None:
     found = as_data(advise("ml/x", WorkloadCase(use=Figures()), per_gpu_hour=8_000_000, currency="USD"))
     assert found["advice"]["resource"] == "nvidia.com/mig-1g.10gb"
-    assert found["perMonth"] == {"currency": "USD", "whole": 5840.0, "so": pytest.approx(834.29)}
+    assert found["perMonth"] == {
+        "currency": "USD", "whole": 5840.0, "so": pytest.approx(834.29), "perGpuHour": 8.0, "priceSources": [],
+    }  # fmt: skip
+
+
+def test_by_which_lists_is_said() -> None:
+    sources = tuple(f"list {number}" for number in range(5))
+    text = as_text(advise("ml/x", WorkloadCase(use=Figures()), per_gpu_hour=8, currency="USD", price_sources=sources))
+    assert "for an hour of a GPU where it ran: list 0; list 1; list 2; and 2 more" in text

@@ -9,7 +9,7 @@ import pytest
 
 from kgpu.base.advice import Advice
 from kgpu.base.errors import UserError
-from kgpu.base.service import Complaint, StandingAdvice, all_end, end, first_end, running
+from kgpu.base.service import Complaint, StandingAdvice, all_end, end, end_within, first_end, running
 
 
 async def forever(said: list[str]) -> None:
@@ -148,3 +148,31 @@ async def test_a_task_that_has_nothing_more_to_do_ends_no_other_and_one_that_fai
         with pytest.raises(ValueError, match="gone"):
             await wait
     assert said == ["begun", "ended"]
+
+
+async def stubborn(asked: list[str], times: int) -> None:
+    """It loses so many cancellations."""
+    for _ in range(times):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            asked.append("lost")
+    await asyncio.Event().wait()
+
+
+async def test_who_loses_a_cancellation_is_asked_once_more_and_who_does_not_end_is_named() -> None:
+    asked: list[str] = []
+    tasks = [asyncio.create_task(stubborn(asked, times), name=f"loses {times}") for times in (0, 1, 5)]
+    await asyncio.sleep(0)
+    assert await end_within(0.2, *tasks) == ("loses 5",)
+    assert asked == ["lost", "lost", "lost"]
+    while not tasks[2].done():
+        tasks[2].cancel()
+        await asyncio.sleep(0)
+
+
+async def test_who_has_ended_is_not_waited_for() -> None:
+    task = asyncio.create_task(fails())
+    await asyncio.wait([task])
+    assert await end_within(60.0, task) == ()
+    assert isinstance(task.exception(), ValueError)

@@ -26,6 +26,8 @@ from kgpu.formats.usage_now import (
 )
 from kgpu.formats.usage_prices import PricesSaid
 from kgpu.formats.usage_prices import encode as encode_prices
+from kgpu.formats.usage_reclaim import ReclaimSaid, WorkloadSaid
+from kgpu.formats.usage_reclaim import encode as encode_reclaim
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import DEPLOYMENTS, GPU_USAGE_POLICIES, NAMESPACES, REPLICA_SETS
 from kgpu.kube.port import CONFIG_MAPS, EVENTS, NODES, PODS, Object, Resource
@@ -284,9 +286,10 @@ def test_explain_shows_every_guard(cluster: Cluster, capsys: Said) -> None:
     assert "policy: p; mode reclaim; idle for 2h, then 30m to react" in out
     assert "  pass   1 mode: the policy reclaims" in out
     assert "  STOP   1 protect: the policy protects the kind Deployment" in out
-    assert "  pass  10 traffic: no requests and no user were seen" in out
+    assert "  pass  10 traffic: no requests or users are known of, where they are watched" in out
+    assert "it looked at no requests (spec.requests.watch is off), and at no users" in out
     assert "     ?   9 budget: asked when it is to be stopped" in out
-    assert "would be done: Deployment team-a/llama: scale" in out
+    assert "protect); else Deployment team-a/llama: scale\n" in out
     assert "deadline, as its annotation says: none" in out
     code, out, _ = run(capsys, "explain", "team-a/llama", "-o", "json")
     said = json.loads(out)
@@ -303,6 +306,115 @@ def test_how_long_it_is_kept(cluster: Cluster, capsys: Said, length: str, second
     assert run(capsys, "keep", "team-a/llama", "--for", length)[0] == 0
     until = dt.datetime.fromisoformat(cluster.of(DEPLOYMENTS, "llama")["metadata"]["annotations"][names.KEEP_UNTIL])
     assert before + seconds <= until.timestamp() <= time.time() + seconds
+
+
+def watching(cluster: Cluster) -> None:
+    cluster.agent("gpu-1", device(0, hours=5))
+    spec = {"mode": "reclaim", "namespaces": ["team-a"], "requests": {"watch": True},
+            "schedule": {"days": ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"], "hours": "00:00-24:00"}}  # fmt: skip
+    cluster.put(GPU_USAGE_POLICIES, {"metadata": {"name": "p"}, "spec": spec})
+
+
+def process(cluster: Cluster, *, ago: float | None = 20.0, **workload: Any) -> None:
+    said = WorkloadSaid(namespace="team-a", kind="Deployment", name="llama", **workload)
+    at = None if ago is None else time.time() - ago
+    cluster.history(encode_reclaim(ReclaimSaid(version=1, at=at, workloads=(said,) if workload else ())).decode())
+
+
+def test_explain_says_what_the_process_has_seen_of_requests(cluster: Cluster, capsys: Said) -> None:
+    watching(cluster)
+    process(cluster, watched=True, requests="pod llama-1-x has served requests at 9", step="rest", why="because")
+    code, out, _ = run(capsys, "explain", "team-a/llama")
+    assert code == 0
+    assert "  STOP  10 traffic: pod llama-1-x has served requests at 9" in out
+    assert "would be done: nothing now (stopped by traffic); else Deployment team-a/llama: scale" in out
+    assert "Z: rest (because)\n" in out
+    assert run(capsys, "reclaim", "team-a/llama")[0] == 4
+    process(cluster, watched=True)
+    _, out, _ = run(capsys, "explain", "team-a/llama")
+    assert "  pass  10 traffic:" in out
+    assert "it looked at requests, and at no users" in out
+    assert "would be done: Deployment team-a/llama: scale" in out
+
+
+NOT_KNOWN: dict[str, tuple[dict[str, Any] | None, str]] = {
+    "no process": (None, "no kgpu-usage runs"),
+    "stale": ({"ago": 700.0, "watched": True}, "kgpu-usage looked last at"),
+    "it does not lead": ({"ago": None, "watched": True}, "kgpu-usage has not looked yet"),
+    "not seen yet": ({}, "kgpu-usage has not seen it yet"),
+    "not watched yet": ({"kept_since": 1.0}, "does not watch them yet"),
+}
+
+
+@pytest.mark.parametrize(("said", "why"), NOT_KNOWN.values(), ids=list(NOT_KNOWN))
+def test_what_the_process_alone_knows_is_not_guessed(
+    cluster: Cluster, capsys: Said, said: dict[str, Any] | None, why: str
+) -> None:
+    watching(cluster)
+    if said is not None:
+        process(cluster, **said)
+    code, out, _ = run(capsys, "explain", "team-a/llama")
+    assert code == 0
+    (line,) = (one for one in out.splitlines() if " 10 traffic: " in one)
+    assert line.startswith("     ?  10 traffic: requests are not known here: ")
+    assert why in line
+    assert "would be done: not known here (for want of traffic); if nothing stops it Deployment" in out
+    said_json = json.loads(run(capsys, "explain", "team-a/llama", "-o", "json")[1])
+    assert [one["passed"] for one in said_json["guards"] if one["name"] == "traffic"] == [None]
+    code, _, err = run(capsys, "reclaim", "team-a/llama")
+    assert (code, "stays: requests are not known here" in err) == (4, True)
+    assert cluster.of(DEPLOYMENTS, "llama")["spec"]["replicas"] == 2
+
+
+@pytest.mark.parametrize("said", ["{", "[" * 9000, '{"version":2}', '{"version":1,"at":"x"}', "<html>\x1b[2J"])
+def test_a_process_that_answers_nonsense_is_not_believed(cluster: Cluster, capsys: Said, said: str) -> None:
+    watching(cluster)
+    cluster.history(said)
+    code, out, _ = run(capsys, "explain", "team-a/llama")
+    assert code == 0
+    assert "?  10 traffic: requests are not known here: kgpu-usage can't be asked" in out
+    assert "\x1b" not in out
+
+
+def test_explain_says_until_when_a_keep_counts(cluster: Cluster, capsys: Said) -> None:
+    watching(cluster)
+    process(cluster, watched=True)
+    assert run(capsys, "keep", "team-a/llama", "--for", "30d")[0] == 0
+    cluster.of(DEPLOYMENTS, "llama")["metadata"]["annotations"][names.KEEP_UNTIL] = "2999-01-01T00:00:00Z"
+    since = time.time() - 86_400
+    process(cluster, watched=True, kept_since=since)
+    out = run(capsys, "explain", "team-a/llama")[1]
+    assert f"2999-01-01T00:00:00Z, which counts until {stamp_of(since + 7 * 86_400)}" in out
+    process(cluster, watched=True, kept_since=since - 6 * 86_400)
+    out = run(capsys, "explain", "team-a/llama")[1]
+    assert "  pass   3 annotations:" in out
+    cluster.history("no")
+    out = run(capsys, "explain", "team-a/llama")[1]
+    assert "     ?   3 annotations: Deployment llama has the annotation kgpu.dev/keep-until" in out
+    assert "which counts for 7d at most; since when is not known here" in out
+
+
+def test_keep_says_what_it_cuts(cluster: Cluster, capsys: Said) -> None:
+    watching(cluster)
+    process(cluster, watched=True)
+    code, out, err = run(capsys, "keep", "team-a/llama", "--for", "30d")
+    assert code == 0
+    until = dt.datetime.fromisoformat(cluster.of(DEPLOYMENTS, "llama")["metadata"]["annotations"][names.KEEP_UNTIL])
+    assert until.timestamp() <= time.time() + 7 * 86_400
+    assert out == f"Deployment team-a/llama is kept until {stamp_of(until.timestamp())}\n"
+    assert err == "note: GPUUsagePolicy p lets an idle workload be kept for 7d at most\n"
+    process(cluster, watched=True, kept_since=time.time() - 8 * 86_400)
+    code, _, err = run(capsys, "keep", "team-a/llama", "--for", "1h")
+    assert code == 2
+    assert "can't be kept any longer" in err
+
+
+def test_who_may_read_no_policy_keeps_it_all_the_same_and_is_told(cluster: Cluster, capsys: Said) -> None:
+    watching(cluster)
+    cluster.refuse["list", "gpuusagepolicies"] = 403
+    code, out, err = run(capsys, "keep", "team-a/llama", "--for", "8h")
+    assert (code, "is kept until" in out) == (0, True)
+    assert "note: you may not read the GPUUsagePolicies" in err
 
 
 @pytest.mark.parametrize("name", ["llama", "llama-1-x"])

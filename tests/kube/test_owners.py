@@ -67,3 +67,31 @@ def test_the_owner_of_a_deployments_pod_is_the_deployment() -> None:
     assert owner_of(pod("ReplicaSet/serve-6f9", labels={"pod-template-hash": "6f9"})) == "Deployment/serve"
     assert owner_of(pod("ReplicaSet/serve-6f9")) == "ReplicaSet/serve-6f9"
     assert owner_of(pod()) == ""
+
+
+def of_set(owner: str, *, name: str = "llm", index: str = "0", leader: str = "", pod_hash: str = "") -> Any:
+    labels = {"leaderworkerset.sigs.k8s.io/name": name, "leaderworkerset.sigs.k8s.io/group-index": index}
+    notes = {"leaderworkerset.sigs.k8s.io/leader-name": leader} if leader else {}
+    return pod(owner, labels={**labels, **({"pod-template-hash": pod_hash} if pod_hash else {})}, annotations=notes)
+
+
+@pytest.mark.parametrize(
+    ("found", "owner"),
+    [
+        (of_set("StatefulSet/llm", index="1"), "LeaderWorkerSet/llm"),
+        (of_set("StatefulSet/llm-1", index="1"), "LeaderWorkerSet/llm"),
+        (of_set("ReplicaSet/llm-5f6", index="0a1b", pod_hash="5f6"), "LeaderWorkerSet/llm"),
+        (of_set("StatefulSet/llm-0a1b2c3d", index="0a1b2c3d4e", leader="llm-0a1b2c3d"), "LeaderWorkerSet/llm"),
+        # The labels are anybody's: who is not called as the set's own are is not of it.
+        (of_set("StatefulSet/other", index="1"), "StatefulSet/other"),
+        (of_set("StatefulSet/llm-2", index="1"), "StatefulSet/llm-2"),
+        (of_set("StatefulSet/web-0", leader="web-0"), "StatefulSet/web-0"),
+        (of_set("StatefulSet/llm-", index=""), "StatefulSet/llm-"),
+        (of_set("Deployment/llm-0"), "Deployment/llm-0"),
+        (of_set("Job/llm"), "Job/llm"),
+        (of_set("StatefulSet/llm", name=""), "StatefulSet/llm"),
+        (of_set(""), ""),
+    ],
+)
+def test_leaders_and_workers_are_of_their_set(found: Any, owner: str) -> None:
+    assert owner_of(found) == owner

@@ -21,11 +21,14 @@ from kgpu.formats.usage import MILLION
 
 VERSION: Final = 1
 MONTH_HOURS: Final = 730
+MOST_SOURCES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadAdvice:
-    """``why_not`` says why there is none, "" where ``chosen`` is one. Prices are millionths of the currency an hour."""
+    """``why_not`` says why there is none, "" where ``chosen`` is one. Prices are millionths of the currency an hour;
+    ``price_sources`` says by which lists, those that count most first.
+    """
 
     name: str
     case: WorkloadCase
@@ -33,13 +36,16 @@ class WorkloadAdvice:
     why_not: str = ""
     per_gpu_hour: int = 0
     currency: str = ""
+    price_sources: tuple[str, ...] = ()
 
     def month(self, share: float) -> float:
         """What so much of a GPU costs in a month."""
         return self.per_gpu_hour * MONTH_HOURS * share / MILLION
 
 
-def advise(name: str, case: WorkloadCase, *, per_gpu_hour: int = 0, currency: str = "") -> WorkloadAdvice:
+def advise(
+    name: str, case: WorkloadCase, *, per_gpu_hour: int = 0, currency: str = "", price_sources: tuple[str, ...] = ()
+) -> WorkloadAdvice:
     """The advice, or why there is none."""
     chosen = choose(case)
     why_not = _too_short(case.use)
@@ -47,7 +53,7 @@ def advise(name: str, case: WorkloadCase, *, per_gpu_hour: int = 0, currency: st
         why_not = "too little is known: memory and activity were not recorded"
     return WorkloadAdvice(
         name=name, case=case, chosen=None if why_not else chosen, why_not=why_not, per_gpu_hour=per_gpu_hour,
-        currency=currency,
+        currency=currency, price_sources=price_sources,
     )  # fmt: skip
 
 
@@ -96,12 +102,20 @@ def _lines(found: WorkloadAdvice) -> Iterator[str]:
             f"  cost of a pod in a month: {found.month(gpus):.2f} {found.currency} for whole GPUs, "
             f"{found.month(gpus * chosen.share):.2f} so"
         )
+        yield from (f"  {one_line(row)}" for row in _price(found))
     for title, rows in (("Risks", chosen.risks), ("Besides", tuple(besides(found.case))),
                         ("What would change this", tuple(changing(found.case, chosen)))):  # fmt: skip
         if rows:
             yield ""
             yield f"{title}:"
             yield from (f"  - {row}" for row in rows)
+
+
+def _price(found: WorkloadAdvice) -> Iterator[str]:
+    """An hour of a whole GPU where it ran, and by which lists."""
+    more = len(found.price_sources) - MOST_SOURCES
+    told = [*found.price_sources[:MOST_SOURCES], *([f"and {more} more"] if more > 0 else [])]
+    yield f"by {found.per_gpu_hour / MILLION:.3f} {found.currency} for an hour of a GPU where it ran: {'; '.join(told)}"
 
 
 def _evidence(found: WorkloadAdvice) -> Iterator[tuple[str, str]]:
@@ -145,5 +159,6 @@ def as_data(found: WorkloadAdvice) -> dict[str, Any]:
         "perMonth": {
             "currency": found.currency, "whole": round(found.month(use.gpus_per_pod), 2),
             "so": round(found.month(use.gpus_per_pod * chosen.share), 2),
+            "perGpuHour": found.per_gpu_hour / MILLION, "priceSources": list(found.price_sources),
         } if chosen and found.per_gpu_hour else None,
     }  # fmt: skip

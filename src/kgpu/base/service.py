@@ -22,6 +22,19 @@ async def end(*tasks: asyncio.Future[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def end_within(seconds: float, *tasks: asyncio.Task[Any]) -> tuple[str, ...]:
+    """Cancel the tasks and wait at most so long; returns the names of those that have not ended. Each is asked once
+    more after half of the time: a library may have lost the first.
+    """
+    for _ in range(2):
+        pending = [task for task in tasks if not task.done()]
+        for task in pending:
+            task.cancel()
+        if pending:
+            await asyncio.wait(pending, timeout=seconds / 2)
+    return tuple(task.get_name() for task in tasks if not task.done())
+
+
 @contextlib.asynccontextmanager
 async def running(**named: Coroutine[Any, Any, None]) -> AsyncIterator[tuple[asyncio.Task[None], ...]]:
     """Run the coroutines as tasks, named by keyword, until the block ends.

@@ -13,6 +13,7 @@ from kgpu.usage.hour_prices import HourPrices
 
 if TYPE_CHECKING:
     from kgpu.kube.client import Client
+    from kgpu.usage.asked_reclaim import ProcessWord
     from kgpu.usage.now import DeviceNow
     from kgpu.usage.reclaim.guards import GuardAnswer
     from kgpu.usage.reclaim.model import HeldWorkload, WorkloadRef
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 STATES: Final = ("held-empty", "held-idle", "hung", "free")
 USUAL: Final = ("held-empty", "held-idle", "hung")
-REQUESTS: Final = "the policy watches requests, which kgpu-usage alone has seen: they are not in this answer"
 MARGIN: Final = 1800.0
 """Seconds of readings that are asked for beyond what is judged."""
 
@@ -56,6 +56,14 @@ async def look(api: Client, rules: IdleRules, now: float) -> IdleLook:
     if not found:
         silent[""] = f"no agent in the namespace {namespace} watches usage: set usage.enabled in the chart"
     return IdleLook(devices=devices, workloads=workloads(devices), silent=silent, now=now, namespace=namespace)
+
+
+async def process_word(api: Client, namespace: str, now: float) -> ProcessWord:
+    """What ``kgpu-usage`` alone knows, or why that can't be had."""
+    from kgpu.usage import asked_reclaim
+    from kgpu.usage.agents import UsageAgents
+
+    return await asked_reclaim.process_word(UsageAgents(api, namespace=namespace, direct=False), now)
 
 
 async def priced(api: Client, found: IdleLook) -> IdleLook:
@@ -166,12 +174,10 @@ def as_data(found: IdleLook, table: Sequence[IdleRow]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _guard_line(said: GuardAnswer) -> str:
-    from kgpu.usage.reclaim.requests import ASKED_AT_THE_ACT
-
+def _guard_line(said: GuardAnswer, unknown: Mapping[str, str]) -> str:
     guard = said.guard
-    if guard.name in ASKED_AT_THE_ACT:
-        return f"     ?  {guard.number:>2} {guard.name}: asked when it is to be stopped"
+    if guard.name in unknown:
+        return f"     ?  {guard.number:>2} {guard.name}: {one_line(unknown[guard.name], 600)}"
     word, why = ("pass", guard.means) if said.passed else ("STOP", one_line(said.why))
     return f"  {word}  {guard.number:>2} {guard.name}: {why}"
 
@@ -179,7 +185,7 @@ def _guard_line(said: GuardAnswer) -> str:
 def explained(one: WorkloadExplained) -> list[str]:
     """The window, every guard, and what would be done."""
     workload, policy = one.facts.workload, one.facts.policy
-    from kgpu.usage.reclaim.guards import span
+    from kgpu.usage.reclaim.guards import seen_by_guard_10, span
 
     since = workload.idle_since
     name = policy.name or "none: it is observed alone"
@@ -188,7 +194,6 @@ def explained(one: WorkloadExplained) -> list[str]:
         + (f" since {stamp_of(since)} ({span(one.facts.now - since)})" if since is not None and workload.idle else ""),
         f"policy: {name}; mode {policy.mode}; idle for {span(policy.stop.window)}, then {span(policy.grace)} to react",
         *(f"note: {one_line(told)}" for told in policy.told_of),
-        *([f"note: {REQUESTS}"] if policy.requests.watch else []),
         "holds:",
         *(
             f"  {one_line(held.holder.pod)}: {held.device.device} on {held.device.node}: {held.verdict.state}, "
@@ -196,16 +201,18 @@ def explained(one: WorkloadExplained) -> list[str]:
             for held in workload.held
         ),
         "guards:",
-        *map(_guard_line, one.guards),
+        *(_guard_line(said, one.unknown) for said in one.guards),
+        f"           {seen_by_guard_10(one.facts)}",
         f"would be done: {one_line(one.action)}",
         f"deadline, as its annotation says: {one_line(one.deadline) or 'none'}",
+        *([f"kgpu-usage looked at {one_line(one.last, 600)}"] if one.last else []),
     ]
     return lines
 
 
 def explained_data(one: WorkloadExplained) -> dict[str, Any]:
     """The same for JSON; null is what is not known."""
-    from kgpu.usage.reclaim.requests import ASKED_AT_THE_ACT
+    from kgpu.usage.reclaim.guards import seen_by_guard_10
 
     workload, policy = one.facts.workload, one.facts.policy
     return {
@@ -215,11 +222,12 @@ def explained_data(one: WorkloadExplained) -> dict[str, Any]:
         "coverage": workload.coverage, "policy": policy.name or None, "mode": str(policy.mode),
         "guards": [
             {
-                "number": said.guard.number, "name": said.guard.name, "why": said.why or None,
-                "passed": None if said.guard.name in ASKED_AT_THE_ACT else said.passed,
+                "number": said.guard.number, "name": said.guard.name,
+                "why": one.unknown.get(said.guard.name) or said.why or None,
+                "passed": None if said.guard.name in one.unknown else said.passed,
             }
             for said in one.guards
         ],
-        "action": one.action, "deadline": one.deadline or None,
-        "notes": [*policy.told_of, *([REQUESTS] if policy.requests.watch else [])],
+        "action": one.action, "deadline": one.deadline or None, "lastLook": one.last or None,
+        "trafficLook": seen_by_guard_10(one.facts), "notes": list(policy.told_of),
     }  # fmt: skip

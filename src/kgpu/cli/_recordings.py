@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from kgpu.usage.agents import UsageAgents
+    from kgpu.usage.price_file import PriceList
     from kgpu.usage.recording import UsageRecording
     from kgpu.usage.segments import Timeline
 
@@ -29,12 +30,32 @@ async def usage_agents(kubeconfig: str, kube_context: str) -> AsyncIterator[Usag
         await api.close()
 
 
-async def recorded(kubeconfig: str, kube_context: str, since: str) -> UsageRecording:
-    """What the cluster has recorded since then. Raises KubeError, and ConfigError where nothing records."""
+async def recorded(
+    kubeconfig: str, kube_context: str, since: str, *, priced: bool
+) -> tuple[UsageRecording, PriceList | None]:
+    """What the cluster has recorded since then, and where it is asked for, its price list. Raises KubeError, and
+    ConfigError where nothing records.
+    """
+    from kgpu.base.advice import Advice, Severity
+    from kgpu.usage.asked_prices import cluster_list
     from kgpu.usage.history import recorded_in
 
     async with usage_agents(kubeconfig, kube_context) as agents:
-        return await recorded_in(agents, since=needed_since(since))
+        recording = await recorded_in(agents, since=needed_since(since))
+        listed, problem = await cluster_list(agents) if priced else (None, "")
+        if problem:
+            recording.advice.append(Advice(what=problem, severity=Severity.WARNING, reason="PricesNotRead").printable())
+        return recording, listed
+
+
+async def cluster_prices(kubeconfig: str) -> tuple[PriceList | None, str]:
+    """The cluster's price list, None for kgpu's own; and why that is not the one that is written, "" where it is.
+    Raises KubeError.
+    """
+    from kgpu.usage.asked_prices import cluster_list
+
+    async with usage_agents(kubeconfig, "") as agents:
+        return await cluster_list(agents)
 
 
 def needed_since(since: str) -> int:

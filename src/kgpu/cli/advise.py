@@ -91,7 +91,12 @@ def sharing(
 @click.option("--until", default="", metavar="TIME", help="Until when, written the same way.")
 @click.option("--neighbours", type=click.Choice(("untrusted", "trusted")), default="untrusted", show_default=True,
               help="With whom it would share: trusted ones are of the same owner and promise.")  # fmt: skip
-@click.option("--prices", default="", metavar="FILE", help="Your prices, CSV or YAML; they go before kgpu's own.")
+@click.option(
+    "--prices",
+    default="",
+    metavar="FILE",
+    help="Your prices, CSV or YAML; they go before kgpu's own. Default: the cluster's list.",
+)
 @output_option()
 @click.pass_context
 def workload(
@@ -109,11 +114,11 @@ def workload(
     from kgpu.advise.strategy import WorkloadCase
     from kgpu.cli._recordings import recorded, window
     from kgpu.usage.measure import measure
-    from kgpu.usage.nodes import PricedNode
     from kgpu.usage.price_file import read_prices
     from kgpu.usage.prices import PriceBook
     from kgpu.usage.recording import read
     from kgpu.usage.segments import timeline
+    from kgpu.usage.workload_price import workload_price
 
     namespace, slash, own = name.partition("/")
     if not (namespace and slash and own):
@@ -122,10 +127,15 @@ def workload(
         )
     if not file:
         check_kubeconfig(context, kubeconfig)
-    times = timeline(read(file) if file else run_async(recorded(kubeconfig, kube_context, since)))
+    if file:
+        recording, listed = read(file), None
+    else:
+        recording, listed = run_async(recorded(kubeconfig, kube_context, since, priced=not prices))
+    times = timeline(recording)
     for advice in times.advice:
         click.echo(f"note: {advice.one_line()}", err=True)
-    use = measure(times, namespace, own, *window(times, since, until))
+    between = window(times, since, until)
+    use = measure(times, namespace, own, *between)
     if use is None:
         where = f" --from {file}" if file else ""
         raise ConfigError(
@@ -133,11 +143,11 @@ def workload(
             + (" in that time" if since or until else ""),
             "a workload whose pods held GPUs in the recording", f"see who did: kgpu usage{where} --by owner",
         )  # fmt: skip
-    book = PriceBook(read_prices(prices) if prices else None)
-    price = book.price(PricedNode(), use.product)
+    price = workload_price(times, PriceBook(read_prices(prices) if prices else listed), namespace, own, between)
+    assert price is not None, "what was measured was held"
     found = strategy_text.advise(
         name, WorkloadCase(use=use, trusted=neighbours == "trusted"), per_gpu_hour=price.per_gpu_hour,
-        currency=book.currency,
+        currency=price.currency, price_sources=price.sources,
     )  # fmt: skip
     if output == "json":
         print_json(strategy_text.as_data(found))

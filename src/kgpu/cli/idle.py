@@ -129,7 +129,8 @@ def explain(context: click.Context, *, who: str, kubeconfig: str, output: str) -
         policy, _ = await ClusterLook(api, "").policy(space)
         found, workload = await _found(api, who, policy.stop)
         _say_silent(found)
-        one = await requests.explain(ClusterLook(api, found.namespace), workload, found.now)
+        word = await _idle.process_word(api, found.namespace, found.now)
+        one = await requests.explain(ClusterLook(api, found.namespace), workload, found.now, word)
         if output == "json":
             print_json(_idle.explained_data(one))
         else:
@@ -145,19 +146,33 @@ def explain(context: click.Context, *, who: str, kubeconfig: str, output: str) -
 @_connection
 @click.pass_context
 def keep(context: click.Context, *, who: str, time_: str, because: str, kubeconfig: str) -> None:
-    """Keep a workload for some time, whatever its GPUs do: the annotation kgpu.dev/keep-until."""
+    """Keep a workload for some time, whatever its GPUs do: the annotation kgpu.dev/keep-until.
+
+    A GPUUsagePolicy lets idle workloads be kept for so long (reclaim.longestKeep, a week by default), counted until
+    their GPUs are used; a longer time is cut to that, and told.
+    """
     import getpass
 
     from kgpu.base.printable import one_line
     from kgpu.base.times import stamp_of
+    from kgpu.cli import _idle
+    from kgpu.kube.operator_namespace import operator_namespace
     from kgpu.usage.reclaim import requests
 
     check_kubeconfig(context, kubeconfig)
     space, name = requests.split_name(who)
-    until = time.time() + _seconds(time_, "--for", 60.0, 30 * 86_400.0)
+    now = time.time()
+    until = now + _seconds(time_, "--for", 60.0, 30 * 86_400.0)
     by = one_line(f"{getpass.getuser()}: {because}" if because else getpass.getuser(), 200)
-    kept = run_async(with_api(kubeconfig, lambda api: requests.keep(api, space, name, until=until, by=by)))
-    click.echo(f"{kept} is kept until {stamp_of(until)}")
+
+    async def work(api: Client) -> requests.WorkloadKept:
+        word = await _idle.process_word(api, await operator_namespace(api), now)
+        return await requests.keep(api, space, name, until=until, by=by, now=now, word=word)
+
+    kept = run_async(with_api(kubeconfig, work))
+    click.echo(f"{kept.title} is kept until {stamp_of(kept.until)}")
+    for note in kept.notes:
+        click.echo(f"note: {one_line(note, 600)}", err=True)
 
 
 @idle.command("reclaim", examples=RECLAIM)
@@ -172,6 +187,7 @@ def reclaim(context: click.Context, *, who: str, dry_run: bool, kubeconfig: str)
     """
     import getpass
 
+    from kgpu.cli import _idle
     from kgpu.operations.writing import evict
     from kgpu.usage.reclaim import requests
     from kgpu.usage.reclaim.reading import ClusterLook
@@ -184,7 +200,7 @@ def reclaim(context: click.Context, *, who: str, dry_run: bool, kubeconfig: str)
         found, workload = await _found(api, who, policy.stop)
         target, why = await requests.reclaim(
             api, workload, now=found.now, by=getpass.getuser(), own_namespace=found.namespace, evict=evict,
-            dry_run=dry_run,
+            word=await _idle.process_word(api, found.namespace, found.now), dry_run=dry_run,
         )  # fmt: skip
         if why or target is None:
             click.echo(f"{workload.ref.title} stays: {why}", err=True)

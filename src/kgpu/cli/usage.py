@@ -11,7 +11,7 @@ import click
 from kgpu.base.errors import ConfigError
 from kgpu.cli import _prometheus
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, print_json, run_async
-from kgpu.cli._recordings import needed_since, usage_agents, window
+from kgpu.cli._recordings import recorded, window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,7 @@ def usage(
         recording, moments = scraped.recording, (scraped.begin_us, scraped.end_us)
     else:
         check_kubeconfig(context, kubeconfig)
-        recording, listed = run_async(_recorded(kubeconfig, kube_context, since, priced=not prices))
+        recording, listed = run_async(recorded(kubeconfig, kube_context, since, priced=not prices))
     book = _book(prices, node_price, listed)
     rows = _prometheus.as_scraped(by) if moments else by
     asked_for = {"by": rows, "idle": idle, "basis": basis, "sharing": sharing}
@@ -119,24 +119,6 @@ def usage(
     if not found.rows:
         click.echo(f"note: {render.nothing_there(found)}", err=True)
         context.exit(NOTHING)
-
-
-async def _recorded(
-    kubeconfig: str, kube_context: str, since: str, *, priced: bool
-) -> tuple[UsageRecording, PriceList | None]:
-    """What the cluster has recorded, and where it is asked for, its price list. Raises KubeError, and ConfigError where
-    nothing records.
-    """
-    from kgpu.base.advice import Advice, Severity
-    from kgpu.usage.asked_prices import cluster_list
-    from kgpu.usage.history import recorded_in
-
-    async with usage_agents(kubeconfig, kube_context) as agents:
-        recording = await recorded_in(agents, since=needed_since(since))
-        listed, problem = await cluster_list(agents) if priced else (None, "")
-        if problem:
-            recording.advice.append(Advice(what=problem, severity=Severity.WARNING, reason="PricesNotRead").printable())
-        return recording, listed
 
 
 def _report(

@@ -12,11 +12,13 @@ from kgpu.cli import _complete
 from kgpu.cli._cluster_objects import objects_of, seen
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, print_json, run_async
 from kgpu.cli._manifests import read_manifests
+from kgpu.cli._recordings import cluster_prices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kgpu.placement.answer import NodeHour
+    from kgpu.usage.price_file import PriceList
 
 EXAMPLES: Final = """
 kgpu whatif --drain gpu-7
@@ -55,7 +57,12 @@ NOT_ALL: Final = 3
 @click.option("--resource", default="", metavar="NAME", help="For --defrag-for: of which resource.  [default: the"
               " one that nodes offer most of]")  # fmt: skip
 @click.option("--pack", is_flag=True, help="Fill nodes up (MostAllocated); the default scheduler spreads.")
-@click.option("--prices", default="", metavar="FILE", help="Your prices, CSV or YAML; they go before kgpu's own.")
+@click.option(
+    "--prices",
+    default="",
+    metavar="FILE",
+    help="Your prices, CSV or YAML; they go before kgpu's own. Default: the cluster's list.",
+)
 @click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server.")
 @output_option()
 @click.pass_context
@@ -75,6 +82,7 @@ def whatif(
     from kgpu.placement.answer import answer
     from kgpu.placement.question import WhatIfQuestion
     from kgpu.placement.state import READS
+    from kgpu.usage.price_file import read_prices
 
     if not files and (gang or count != 1):
         raise ConfigError("--gang and --count are about submitted pods", "-f FILE", "name a manifest with -f")
@@ -86,9 +94,13 @@ def whatif(
         manifests=read_manifests(files), count=count, gang=gang, namespace=namespace, defrag_for=defrag_for or 0,
         resource=resource, pack=pack,
     )  # fmt: skip
-    book = BookPrices(prices)
+    own = read_prices(prices) if prices else None
     cluster = run_async(seen(snapshot, kubeconfig, READS))
-    found = answer(asked, objects_of(cluster, READS), book)
+    if not (prices or snapshot):
+        own, problem = run_async(cluster_prices(kubeconfig))
+        if problem:
+            click.echo(f"note: {one_line(problem, 1000)}", err=True)
+    found = answer(asked, objects_of(cluster, READS), BookPrices(own))
     for gap in () if snapshot else cluster.missing:
         click.echo(one_line(f"note: not seen: {gap.what} ({gap.why})"), err=True)
     if output == "json":
@@ -101,11 +113,10 @@ def whatif(
 class BookPrices:
     """What nodes cost, by the lists that ``kgpu usage`` goes by."""
 
-    def __init__(self, path: str) -> None:
-        from kgpu.usage.price_file import read_prices
+    def __init__(self, own: PriceList | None) -> None:
         from kgpu.usage.prices import PriceBook
 
-        self._book = PriceBook(read_prices(path) if path else None)
+        self._book = PriceBook(own)
         self.currency = self._book.currency
 
     def hour(self, labels: Mapping[str, str], provider_id: str, gpus: int) -> NodeHour:

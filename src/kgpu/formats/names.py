@@ -101,6 +101,7 @@ KUEUE_POD_GROUP: Final = "kueue.x-k8s.io/pod-group-name"  # label
 KUEUE_POD_GROUP_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"  # annotation
 JOBSET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"  # label
 LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"  # label
+LWS_LEADER_NAME: Final = "leaderworkerset.sigs.k8s.io/leader-name"  # annotation of workers
 LWS_GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/group-index"  # label
 JOB_INDEX: Final = "batch.kubernetes.io/job-completion-index"  # annotation of an Indexed Job's pods
 
@@ -539,6 +540,7 @@ ENV_PRICES: Final = "KGPU_PRICES_CONFIG_MAP"  # the ConfigMap with the cluster's
 ENV_RECLAIM: Final = "KGPU_RECLAIM"  # "true": the process with the history of usage also follows GPUUsagePolicies
 RECLAIM_LABEL: Final = "kgpu.dev/reclaim"  # on Namespaces: enabled or never
 IDLE_POLICY: Final = "kgpu.dev/idle-policy"  # on workloads and Namespaces: never, notify or reclaim
+NOTEBOOK_LAST_ACTIVITY: Final = "notebooks.kubeflow.org/last-activity"  # by Kubeflow's controller, with culling on
 IDLE_AFTER: Final = "kgpu.dev/idle-after"  # a duration that is longer than the policy's
 KEEP_UNTIL: Final = "kgpu.dev/keep-until"  # RFC 3339: nothing is done before
 KEEP_BY: Final = "kgpu.dev/keep-by"  # who has said so, and why

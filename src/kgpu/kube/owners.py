@@ -40,7 +40,8 @@ def kind_and_name(reference: Mapping[str, Any]) -> str:
 def owner_of(pod: Object) -> str:
     """Such as ``Deployment/llama``; "" for a pod that nothing would make again.
 
-    A Deployment's ReplicaSets are called after it and the hash that their pods have as a label.
+    A Deployment's ReplicaSets are called after it and the hash that their pods have as a label; what a LeaderWorkerSet
+    makes is called after it, too: its leaders' StatefulSet, and that of each leader's workers.
     """
     metadata = mapping(pod.get("metadata"))
     reference = controller_of(metadata)
@@ -49,8 +50,24 @@ def owner_of(pod: Object) -> str:
     kind, name = text(reference.get("kind")), text(reference.get("name"))
     suffix = f"-{text(mapping(metadata.get('labels')).get(_HASH))}"
     if kind == "ReplicaSet" and len(suffix) > 1 and name.endswith(suffix):
-        return f"Deployment/{name.removesuffix(suffix)}"
-    return kind_and_name(reference)
+        kind, name = "Deployment", name.removesuffix(suffix)
+    if _is_of_leader_worker_set(kind, name, metadata):
+        return f"LeaderWorkerSet/{text(mapping(metadata.get('labels')).get(names.LWS_NAME))}"
+    return f"{kind}/{name}"
+
+
+def _is_of_leader_worker_set(kind: str, name: str, metadata: Mapping[str, Any]) -> bool:
+    """Whether a pod with this owner is a leader or worker of the set that its label names. The label alone is
+    anybody's: the owner has to be called as the set's own are.
+    """
+    labels, notes = strings(metadata.get("labels")), strings(metadata.get("annotations"))
+    leaders = labels.get(names.LWS_NAME, "")
+    if not leaders or kind not in {"StatefulSet", "Deployment"}:
+        return False
+    if name == leaders:
+        return True
+    workers = {f"{leaders}-{labels.get(names.LWS_GROUP_INDEX, '')}", notes.get(names.LWS_LEADER_NAME, "")}
+    return kind == "StatefulSet" and name in workers and name.startswith(f"{leaders}-") and len(name) > len(leaders) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Final
 from kgpu import __version__
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.http import Address, Page, Response, Routes, StatusServer, local_only
-from kgpu.base.service import end, first_end
+from kgpu.base.service import end, end_within, first_end
 from kgpu.formats import names
 from kgpu.formats.names import METRICS_TYPE
 from kgpu.kube.fence import Fenced
@@ -30,6 +30,7 @@ from kgpu.manager.controller import LeaderController
 log = logging.getLogger(__name__)
 
 AGAIN: Final = 1.0  # seconds until a failed controller is restarted
+ENDING: Final = 4.0  # seconds for what runs to end
 GIVE_BACK: Final = 2.0  # seconds for releasing the Lease
 
 
@@ -81,7 +82,8 @@ class ManagerProcess:
         try:
             await first_end(tasks, stop=self.stop)
         finally:
-            await end(*tasks)
+            if left := await end_within(ENDING, *tasks):
+                log.error("did not end within %g s, and is left: %s", ENDING, ", ".join(left))
             for server in servers:
                 await server.close()
         if self.options.elect:

@@ -6,6 +6,8 @@ election, and a loop that writes is fenced by a Lease of its own name.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -17,12 +19,15 @@ from typing import Final
 
 from kgpu.base.advice import AdviceSink
 from kgpu.base.clock import Clock
-from kgpu.base.http import Address, Response
+from kgpu.base.daemon_executor import wait_for_no_thread
+from kgpu.base.http import Address, Page, Response
 from kgpu.base.log import log_advice
+from kgpu.base.service import end, first_end
 from kgpu.base.supervise import stop_on_signals
 from kgpu.base.threads import beside
 from kgpu.formats import names
 from kgpu.formats.usage_prices import PRICES_PATH, encode
+from kgpu.formats.usage_reclaim import RECLAIM_PATH
 from kgpu.manager.controller import LeaderController
 from kgpu.manager.run import ManagerProcess, Options
 from kgpu.usage.agents import AgentsApi, UsageAgents, UsagePod
@@ -42,7 +47,7 @@ WINDOW_SECONDS: Final = 24 * 3600.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageScene:
     """What the loops share. ``listener.heard`` is the ``IdleSource``, as new as the last minute's round. ``price_maps``
-    are the lists that ``prices`` goes by; ``direct`` is as in the options.
+    are the lists that ``prices`` goes by; ``direct`` is as in the options. A loop adds its pages to ``pages``.
     """
 
     api: AgentsApi
@@ -53,6 +58,7 @@ class UsageScene:
     price_maps: PriceMaps | None = None
     direct: bool = True
     env: Mapping[str, str] = field(default_factory=dict)
+    pages: dict[str, Page] = field(default_factory=dict)
     clock: Clock | None = None
 
 
@@ -74,12 +80,14 @@ def _reclaim(scene: UsageScene) -> LeaderController | None:
     from kgpu.usage.reclaim.asking import PodMetricsPages
     from kgpu.usage.reclaim.run import ReclaimController
 
-    return ReclaimController(
+    controller = ReclaimController(
         scene.listener.heard, namespace=scene.namespace, opened=Webhook, evict=evict, report=scene.report,
         prices=scene.prices, price_maps=scene.price_maps, clock=scene.clock,
         metrics=PodMetricsPages(scene.api, direct=scene.direct), cluster=scene.env.get(names.ENV_CLUSTER_NAME, ""),
         clocks_ahead=scene.listener.heard.clocks_ahead, news=scene.listener.asked_again,
     )  # fmt: skip
+    scene.pages[RECLAIM_PATH] = controller.page
+    return controller
 
 
 LOOPS: Final[tuple[UsageLoop, ...]] = (
@@ -112,15 +120,46 @@ def host(scene: UsageScene, options: Options, loops: Sequence[UsageLoop] = LOOPS
     return ManagerProcess(scene.api, [controller for _, controller in made], wanted, clock=scene.clock)
 
 
+CLOSING: Final = 3.0
+"""Seconds for closing the history. It is whole without that, too: a disk that hangs holds up nobody."""
+
+
 async def keep(
     api: AgentsApi, options: UsageHostOptions, *, loops: Sequence[UsageLoop] = LOOPS,
     started: Callable[[ManagerProcess], object] = lambda _: None,
 ) -> None:  # fmt: skip
-    """Run the process until SIGTERM. Raises HostError where the history can't be kept, or an address not be used."""
+    """Run the process until SIGTERM. Raises HostError where the history can't be kept, or an address not be used.
+
+    It ends within seconds whatever hangs: the disk, name resolution, the API server or a receiver.
+    """
+    wait_for_no_thread()
+    stop = asyncio.Event()
+    # From the beginning: the first process of a container has no other way to end.
+    with stop_on_signals(stop, signal.SIGTERM, signal.SIGINT):
+        store = UsageStore(options.folder / "history.sqlite", days=options.days, max_bytes=options.max_bytes)
+        opening = asyncio.create_task(beside(store.open))
+        try:
+            await first_end([opening], stop=stop)
+            if not opening.done():
+                return
+            for advice in opening.result():
+                log_advice(log, advice)
+            process = _process(api, options, store, loops)
+            process.stop = stop
+            started(process)
+            await process.run()
+        finally:
+            await end(opening)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSING):
+                    await beside(store.close)
+
+
+def _process(
+    api: AgentsApi, options: UsageHostOptions, store: UsageStore, loops: Sequence[UsageLoop]
+) -> ManagerProcess:
+    """The process over a store that is open."""
     report = partial(log_advice, log)
-    store = UsageStore(options.folder / "history.sqlite", days=options.days, max_bytes=options.max_bytes)
-    for advice in await beside(store.open):
-        report(advice)
     agents = UsageAgents(api, namespace=options.namespace, direct=options.direct)
     maps = PriceMaps(api, options.namespace, usual=options.prices, memory=store, report=report)
     prices = HourPrices(maps.book)
@@ -135,22 +174,19 @@ async def keep(
     listener = UsageListener(
         agents, seconds=WINDOW_SECONDS, report=report, each_round=each_round, figures=history.metrics
     )
+    pages: dict[str, Page] = {
+        **history.pages(), PRICES_PATH: lambda: Response(200, encode(maps.said()), "application/json"),
+    }  # fmt: skip
     scene = UsageScene(
         api=api, namespace=options.namespace, listener=listener, report=report, env=dict(os.environ), prices=prices,
-        price_maps=maps, direct=options.direct,
+        price_maps=maps, direct=options.direct, pages=pages,
     )  # fmt: skip
-    process = host(
+    return host(
         scene,
         Options(
             lease_namespace=options.namespace, lease_name=names.USAGE_DEPLOYMENT, metrics=options.pages,
             health=options.health,
-            pages={**history.pages(), PRICES_PATH: lambda: Response(200, encode(maps.said()), "application/json")},
+            pages=pages,
         ),
         loops,
     )  # fmt: skip
-    started(process)
-    try:
-        with stop_on_signals(process.stop, signal.SIGTERM, signal.SIGINT):
-            await process.run()
-    finally:
-        await beside(store.close)

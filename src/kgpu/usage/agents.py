@@ -65,8 +65,11 @@ class UsageAgents:
 
     async def history(self) -> tuple[UsagePod, ...]:
         """The pod that has the history of all nodes, where there is one. Raises KubeError."""
-        found = await self._pods(names.USAGE_DEPLOYMENT)
-        return tuple(sorted(_agent(pod) for pod in found)[:1])
+        return (await self.histories())[:1]
+
+    async def histories(self) -> tuple[UsagePod, ...]:
+        """All pods of the Deployment, of which one may lead. Raises KubeError."""
+        return tuple(sorted(map(_agent, await self._pods(names.USAGE_DEPLOYMENT))))
 
     async def _pods(self, app: str) -> list[Object]:
         selector = Selector(labels=(("app", app),))

@@ -46,16 +46,8 @@ def measure(
     """What a workload (or a pod) of that name has used between two moments, the recording's where none are given; None
     where the recording has nothing of it then.
     """
-    begin = first_moment(times) if begin_us is None else max(begin_us, first_moment(times))
-    end = last_moment(times) if end_us is None else min(end_us, last_moment(times))
-    uses = [
-        (segment, use)
-        for segments in times.devices.values()
-        for whole in segments
-        if (segment := whole.within(begin, end)) is not None
-        for use in segment.holders
-        if use.held_us and use.holder.namespace == namespace and _is(use, name)
-    ]
+    begin, end = _between(times, begin_us, end_us)
+    uses = uses_of(times, namespace, name, begin, end)
     if not uses:
         return None
     devices: dict[str, set[tuple[str, str]]] = {}
@@ -76,6 +68,27 @@ def measure(
         profile=_profile(last, uses), pods=len(devices), recorded_hours=max(0, end - begin) / _HOUR_US,
         watched_hours=_union(segment for segment, use in uses if use.busy_us is not None) / _HOUR_US,
     )  # fmt: skip
+
+
+def _between(times: Timeline, begin_us: int | None, end_us: int | None) -> tuple[int, int]:
+    """Both moments, as far as the recording goes."""
+    begin = first_moment(times) if begin_us is None else max(begin_us, first_moment(times))
+    return begin, last_moment(times) if end_us is None else min(end_us, last_moment(times))
+
+
+def uses_of(
+    times: Timeline, namespace: str, name: str, begin_us: int | None = None, end_us: int | None = None
+) -> list[tuple[Segment, HolderUse]]:
+    """The stretches in which a workload (or a pod) of that name held a device, and its part of each."""
+    begin, end = _between(times, begin_us, end_us)
+    return [
+        (segment, use)
+        for segments in times.devices.values()
+        for whole in segments
+        if (segment := whole.within(begin, end)) is not None
+        for use in segment.holders
+        if use.held_us and use.holder.namespace == namespace and _is(use, name)
+    ]
 
 
 def _is(use: HolderUse, name: str) -> bool:

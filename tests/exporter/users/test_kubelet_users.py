@@ -30,6 +30,7 @@ from kgpu.exporter.users.kubelet_users import (
 )
 from kgpu.exporter.users.open import _brief, open_users
 from kgpu.exporter.users.reserved_claims import ReservedClaims
+from kgpu.formats import names
 from kgpu.hw.fake_reader import FakeReader
 from kgpu.hw.port import Process
 from kgpu.kube.fake import FakeApi
@@ -402,3 +403,13 @@ async def test_one_look_over_the_real_socket(tmp_path: Path) -> None:
     await users.close()
     assert (found.holdings, found.failures) == (None, {"holdings": "no-socket"})
     assert len(told) == 1
+
+
+def test_who_made_a_pod_is_known_by_annotations_that_are_not_kept() -> None:
+    labels = {names.LWS_NAME: "llm", names.LWS_GROUP_INDEX: "0a1b2c3d4e"}
+    owner = {"kind": "StatefulSet", "name": "llm-0a1b2c3d", "controller": True}
+    about = {"name": "p", "namespace": "ml", "labels": labels, "ownerReferences": [owner],
+             "annotations": {names.LWS_LEADER_NAME: "llm-0a1b2c3d"}}  # fmt: skip
+    found = _brief({"metadata": about})
+    assert (found["owner"], found["gang"]) == ("LeaderWorkerSet/llm", "LeaderWorkerSet/llm/0a1b2c3d4e")
+    assert sorted(found["metadata"]) == ["labels", "name", "namespace"]

@@ -119,7 +119,7 @@ class SimClock:
         self.at += seconds
 
 
-def core_with_kinds() -> ApiCore:
+def core_with_kinds(*more: Object) -> ApiCore:
     kinds = Kinds()
     custom = CustomKinds(kinds)
     core = ApiCore(kinds, ObjectStore(), custom.rules_for(BuiltinRules()), ())
@@ -127,7 +127,7 @@ def core_with_kinds() -> ApiCore:
     custom.attach(core)
     custom.settle()
     call = Call(user=ADMIN, manager="test")
-    for crd in (one for one in crds() if "gpuusage" in one["metadata"]["name"]):
+    for crd in (*(one for one in crds() if "gpuusage" in one["metadata"]["name"]), *more):
         core.create(kinds.need("apiextensions.k8s.io", "customresourcedefinitions"), "", crd, call)
     custom.settle()
     return core

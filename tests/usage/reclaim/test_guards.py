@@ -113,6 +113,30 @@ def annotated(key: str, value: str) -> Change:
     return deployment(annotations={key: value})
 
 
+def notebook(last: str | None, **annotations: str) -> Change:
+    """A Kubeflow Notebook of which its controller says this."""
+    own = {**annotations, **({} if last is None else {names.NOTEBOOK_LAST_ACTIVITY: last})}
+
+    def change(one: GuardFacts) -> GuardFacts:
+        top = {**obj("Notebook", "nb", annotations=own), "apiVersion": "kubeflow.org/v1", "spec": {}}
+        found = OwnersFound(pod=one.pods[0], chain=(obj("StatefulSet", "nb"), top))
+        return replace(one, found=found, target=stop_target(found))
+
+    return change
+
+
+def kept_for(
+    seconds: float, key: str = names.KEEP_UNTIL, value: str = "3000-01-01T00:00:00Z", **limits: Any
+) -> Change:  # fmt: skip
+    """An annotation that is counted as keeping it since then, where a week is allowed."""
+
+    def change(one: GuardFacts) -> GuardFacts:
+        end = START - seconds + one.policy.longest_keep
+        return annotated(key, value)(replace(policy(**limits)(one), keep_ends=end))
+
+    return change
+
+
 IDLE = {"idle_since": START - 3 * HOUR}
 ROWS: tuple[tuple[str, str, Change, str], ...] = (
     ("observe", "mode", policy(mode=ReclaimMode.OBSERVE), "the mode is observe"),
@@ -139,7 +163,9 @@ ROWS: tuple[tuple[str, str, Change, str], ...] = (
     ("coverage", "data", workload(held(coverage=0.89)), "readings cover 89% of the time, not 90%"),
     ("too short", "data", workload(held(idle_since=START - HOUR)), "for less than 2h"),
     ("asked for longer", "data", annotated(names.IDLE_AFTER, "12h"), "for less than 12h"),
-    ("asked for nonsense", "data", annotated(names.IDLE_AFTER, "long"), "for less than ever"),
+    ("asked for nonsense", "data", annotated(names.IDLE_AFTER, "long"), "for less than 7d"),
+    ("asked for long", "data", annotated(names.IDLE_AFTER, "9000h"), "for less than 7d"),
+    ("namespace asked", "data", space(annotations={names.IDLE_AFTER: "long"}), "for less than ever"),
     ("unwatched", "data", lambda one: replace(one, unwatched=("llama-2",)), "nothing says that its pod llama-2 is idle"),
     ("freeze", "freeze", lambda one: replace(one, frozen="all GPUs turned idle at once"), "turned idle at once"),
     ("never by annotation", "annotations", annotated(names.IDLE_POLICY, "never"), "kgpu.dev/idle-policy: never"),
@@ -147,6 +173,13 @@ ROWS: tuple[tuple[str, str, Change, str], ...] = (
     ("on the namespace", "annotations", space(annotations={names.IDLE_POLICY: "never"}), "Namespace team-a has"),
     ("keep", "annotations", annotated(names.KEEP_UNTIL, stamp_of(START + 60)), "kgpu.dev/keep-until"),
     ("keep nonsense", "annotations", annotated(names.KEEP_UNTIL, "tomorrow"), "kgpu.dev/keep-until: tomorrow"),
+    ("keep for longer than is allowed", "annotations", kept_for(6 * 24 * HOUR), "which counts until 2026-08-11T10:00"),
+    ("never, limited", "annotations", kept_for(6 * 24 * HOUR, names.IDLE_POLICY, "never", limit_exemptions=True),
+     "which counts until 2026-08-11T10:00"),
+    ("never, not limited", "annotations", kept_for(80 * 24 * HOUR, names.IDLE_POLICY, "never"), "idle-policy: never"),
+    ("kept by its namespace", "annotations", lambda one: kept_for(9e7)(space(
+        annotations={names.KEEP_UNTIL: "3000-01-01T00:00:00Z"})(replace(one, policy=replace(
+            one.policy, limit_exemptions=True)))), "Namespace team-a has"),
     ("karpenter", "annotations", pod(annotations={"karpenter.sh/do-not-disrupt": "true"}), "do-not-disrupt"),
     ("karpenter for", "annotations", pod(annotations={"karpenter.sh/do-not-disrupt": "12h"}), "do-not-disrupt: 12h"),
     ("autoscaler", "annotations", pod(annotations={"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}), "evict"),
@@ -181,6 +214,12 @@ ROWS: tuple[tuple[str, str, Change, str], ...] = (
     ("rollout", "disruption", deployment(status={"updatedReplicas": 0}), "a rollout of Deployment team-a/llama"),
     ("generation", "disruption", deployment(generation=2, status={"observedGeneration": 1}), "a rollout"),
     ("spent", "budget", lambda one: replace(one, spent="5 an hour"), "5 an hour"),
+    ("notebook in use", "traffic", notebook(stamp_of(START - HOUR)), "was used by somebody 1h ago"),
+    ("notebook in use now", "traffic", notebook(stamp_of(START + 60)), "was used by somebody 0s ago"),
+    ("notebook unknown", "traffic", notebook(None), "culling is off (the annotation kgpu.dev/idle-policy: reclaim"),
+    ("notebook nonsense", "traffic", notebook("\x1b[2Jnow"), "nothing says when somebody used Notebook team-a/nb last"),
+    ("notebook ahead", "traffic", notebook("2999-01-01T00:00:00Z"), "last-activity is 2999-01-01T00:00:00Z"),
+    ("requests", "traffic", lambda one: replace(one, requests="it has served"), "it has served"),
     ("traffic", "traffic", workload(held(kept=("it has served requests within the window",))), "it has served requests"),
 )  # fmt: skip
 
@@ -207,6 +246,13 @@ def test_every_guard_has_a_row() -> None:
     "change",
     [
         annotated(names.KEEP_UNTIL, stamp_of(START - 60)),
+        notebook(stamp_of(START - 3 * HOUR)),
+        notebook(None, **{names.IDLE_POLICY: "reclaim"}),
+        kept_for(7 * 24 * HOUR),
+        kept_for(7 * 24 * HOUR, names.KEEP_UNTIL, "tomorrow"),
+        kept_for(7 * 24 * HOUR, "gpu-pruner.io/ack-until"),
+        kept_for(7 * 24 * HOUR, names.IDLE_POLICY, "never", limit_exemptions=True),
+        kept_for(7 * 24 * HOUR, "autoscaling.keda.sh/paused-scale-in", "true", limit_exemptions=True),
         pod(annotations={"karpenter.sh/do-not-disrupt": "4h"}),
         pod(annotations={"karpenter.sh/do-not-disrupt": "nonsense"}),
         annotated("downscaler/exclude", "false"),
@@ -215,7 +261,7 @@ def test_every_guard_has_a_row() -> None:
         owner("Job", annotations={names.CHECKPOINT: "true"}),
         owner("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", annotations={names.IDLE_POLICY: "reclaim"}),
     ],
-    ids=["keep is over", "4h are over", "no duration", "false", "opted in", "bare, asked twice", "checkpoint", "gang"],
+    ids=["keep is over", "notebook left", "notebook, opted in", "kept long enough", "nonsense", "ack", "never, limited", "keda, limited", "4h are over", "no duration", "false", "opted in", "bare, asked twice", "checkpoint", "gang"],
 )  # fmt: skip
 def test_what_keeps_nothing(change: Change) -> None:
     assert obstacle(change(facts())) == ""

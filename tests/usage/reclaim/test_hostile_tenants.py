@@ -13,6 +13,7 @@ from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import DEPLOYMENTS, NAMESPACES, REPLICA_SETS, STATEFUL_SETS
 from kgpu.kube.port import PODS, Object, Resource
 from kgpu.operations.writing import evict
+from kgpu.usage.asked_reclaim import ProcessWord
 from kgpu.usage.now import HolderNow
 from kgpu.usage.reclaim import acting, owners
 from kgpu.usage.reclaim.guards import GuardFacts, obstacle
@@ -151,8 +152,9 @@ async def test_nothing_of_the_system_is_stopped_by_hand_either(space: str) -> No
     scene = await Scene().begin("kube-system")
     await scene.deployment(space=space, idle_since=IDLE)
     target, why = await reclaim(
-        scene.api, held(scene, "Deployment", "llama", space), now=START, by="root", own_namespace=OWN, evict=evict
-    )
+        scene.api, held(scene, "Deployment", "llama", space), now=START, by="root", own_namespace=OWN, evict=evict,
+        word=ProcessWord(),
+    )  # fmt: skip
     assert why == f"{space} is never touched"
     assert target is not None
     assert await scene.replicas(space=space) == 1

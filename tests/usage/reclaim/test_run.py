@@ -10,6 +10,7 @@ import pytest
 
 from kgpu.base.clock import VirtualClock, settle
 from kgpu.formats import names
+from kgpu.formats.usage_reclaim import RECLAIM_PATH
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import GPU_USAGE_POLICIES, NAMESPACES
 from kgpu.kube.leader_election import LostLeadError
@@ -134,3 +135,4 @@ def test_the_host_follows_policies_where_it_has_the_rights(value: str, loops: li
     assert [controller.name for controller in process._controllers] == loops
     assert process.options.elect is (len(loops) > 1), "only what writes has to lead"
     assert len(LOOPS) == 2
+    assert list(scene.pages) == ([RECLAIM_PATH] if len(loops) > 1 else [])

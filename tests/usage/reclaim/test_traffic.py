@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgpu.base.errors import ConfigError
+from kgpu.formats.usage_reclaim import decode
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS
 from kgpu.operations.writing import evict
@@ -307,6 +308,21 @@ async def test_traffic_keeps_a_workload_and_without_it_it_is_stopped() -> None:
     await scene.rounds(HOUR, every=290)
     assert await scene.replicas() == 0
     assert set(servers.asked) == {"llama-1-0"}
+
+
+async def test_the_process_says_what_it_has_seen_of_requests() -> None:
+    servers = Servers()
+    scene = await scene_with(servers, watch=True)
+    for number in range(2):
+        servers.texts["llama-1-0"] = f"vllm:request_success_total {number}\n"
+        await scene.round(60)
+    (one,) = decode(scene.controller.page().body.decode(), place="p").workloads
+    assert one.watched
+    assert "pod llama-1-0 has served requests at" in one.requests
+    servers.texts.clear()
+    await scene.round(60)
+    (one,) = decode(scene.controller.page().body.decode(), place="p").workloads
+    assert "are not known: connection refused" in one.requests
 
 
 async def test_a_request_after_the_warning_takes_the_deadline_back() -> None:

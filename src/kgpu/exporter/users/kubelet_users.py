@@ -30,7 +30,6 @@ from kgpu.exporter.users.reasons import reason_of
 from kgpu.exporter.users.shares import shares
 from kgpu.exporter.users.unshown import UnshownReporter
 from kgpu.hw.port import DriverReleasedError, Inventory, Process, Reader
-from kgpu.kube.owners import owner_of
 
 if TYPE_CHECKING:
     from kgpu.exporter.users.containers import Containers
@@ -242,7 +241,7 @@ class KubeletUsers:
                 about = pod["metadata"]
                 facts[key] = PodFacts(
                     uid=str(about.get("uid") or ""),
-                    owner=owner_of(pod),
+                    owner=pod["owner"],
                     labels=about.get("labels") or {},
                     gang=pod["gang"],
                 )

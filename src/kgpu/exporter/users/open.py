@@ -15,7 +15,7 @@ from kgpu.exporter.users.kubelet_users import KubeletUsers, UserSources
 from kgpu.formats.names import KUBELET_DEVICE_PLUGIN_DIR
 from kgpu.formats.simulated import state_file
 from kgpu.hw.port import Reader
-from kgpu.kube.owners import gang_of
+from kgpu.kube.owners import gang_of, owner_of
 from kgpu.kube.port import PODS, KubeApi, Object, Resource, Selector
 
 if TYPE_CHECKING:
@@ -103,10 +103,9 @@ def _brief(pod: Object) -> Object:
     about = pod["metadata"]
     return {
         "metadata": {
-            key: about[key]
-            for key in ("name", "namespace", "uid", "labels", "ownerReferences", "resourceVersion")
-            if key in about
+            key: about[key] for key in ("name", "namespace", "uid", "labels", "resourceVersion") if key in about
         },
+        "owner": owner_of(pod),
         "gang": str(gang_of(pod) or ""),
     }
 

@@ -76,6 +76,18 @@ class UsageReclaim(Block, frozen=True, kw_only=True):
         doc("Whether pods without an owner are evicted, too, if they have the annotation `kgpu.dev/idle-policy: "
             "reclaim`. Nothing makes them anew."),
     ] = False  # fmt: skip
+    longest_keep: Annotated[
+        str,
+        doc("For how long annotations that name an end, such as `kgpu.dev/keep-until`, keep an idle workload, from "
+            "when it is first seen to be kept until its GPUs are used; at least `1h`. Those of a namespace are not "
+            "limited.",
+            pattern=_DURATION),
+    ] = "168h"  # fmt: skip
+    limit_exemptions: Annotated[
+        bool,
+        doc("Whether `longestKeep` is the limit of annotations without an end, too, such as `kgpu.dev/idle-policy: "
+            "never` and `karpenter.sh/do-not-disrupt`, on pods and their owners."),
+    ] = False  # fmt: skip
 
 
 class UsageSchedule(Block, frozen=True, kw_only=True):

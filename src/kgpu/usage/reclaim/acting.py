@@ -20,7 +20,9 @@ from kgpu.usage.hour_prices import HourPrices
 from kgpu.usage.reclaim import notices, writing
 from kgpu.usage.reclaim.budget import brake, spent
 from kgpu.usage.reclaim.delivery import warning_id
-from kgpu.usage.reclaim.guards import ONLY_AT_THE_ACT, GuardFacts, moment_of, obstacle
+from kgpu.usage.reclaim.guards import ONLY_AT_THE_ACT, GuardFacts, obstacle
+from kgpu.usage.reclaim.keep_count import with_keep_end
+from kgpu.usage.reclaim.keeps import moment_of
 from kgpu.usage.reclaim.ladder import LadderStep, LadderView, NextStep, next_step, same_deadline, same_episode
 from kgpu.usage.reclaim.model import HeldWorkload, ReclaimPolicy, WorkloadRef
 from kgpu.usage.reclaim.owners import StopTarget, StopWay, target_by
@@ -106,6 +108,7 @@ async def _once(ports: ActingPorts, case: LadderCase, record: ReclaimRecord) -> 
         facts = await look.facts(case.workload, case.policy, case.now, case.frozen)
         frozen = case.frozen or _brake(case, record)
         facts = replace(facts, spent=_spent(case, record), frozen=frozen, requests=case.requests)
+        facts = with_keep_end(facts, record)
     target = await _target(look, case, record, facts)
     if target is None:
         return await _gone(ports, case, record)

@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kgpu.base.errors import ConfigError
 from kgpu.base.printable import one_line
 from kgpu.base.times import stamp_of, time_zone
 from kgpu.formats import names
 from kgpu.formats.crd.usagepolicy import SYSTEM_NAMESPACES
-from kgpu.formats.duration import parse_duration
 from kgpu.formats.names import MIRROR_ANNOTATION
 from kgpu.formats.usage import UsageState
 from kgpu.kube.owners import gang_of
-from kgpu.kube.port import Object, annotations_of, labels_of, name_of
+from kgpu.kube.port import Object, annotations_of, labels_of
+from kgpu.usage.reclaim.keeps import NEVER, idle_after, kept_by, moment_of, title_of
 from kgpu.usage.reclaim.model import HeldWorkload, ReclaimMode, ReclaimPolicy
 from kgpu.usage.reclaim.owners import GANGS, OwnersFound, StopTarget, StopWay
 from kgpu.usage.states import WASTED
 
 ENABLED: Final = "enabled"
-NEVER: Final = "never"
+CLOCKS_DIFFER: Final = 120.0
+"""Seconds by which a moment that another machine has written may lie ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,9 @@ class GuardFacts:
 
     ``pods`` are all pods of the workload that ask for accelerators, and ``unwatched`` those of them of which there are
     no readings. ``scalers`` and ``disruption_budgets`` are named as people know them: who else sets its replicas, and
-    what allows no disruption now. ``requests``: why
-    requests that it serves keep it. ``frozen``, ``spent``: why nothing at all, or nothing more, may be done now.
+    what allows no disruption now. ``requests``: why requests that it serves keep it. ``keep_ends``: when its time of
+    being kept by tenants' annotations ends, in seconds since 1970, None where that has not begun to count. ``frozen``,
+    ``spent``: why nothing at all, or nothing more, may be done now.
     """
 
     policy: ReclaimPolicy
@@ -52,6 +53,7 @@ class GuardFacts:
     scalers: tuple[str, ...] = ()
     disruption_budgets: tuple[str, ...] = ()
     requests: str = ""
+    keep_ends: float | None = None
     frozen: str = ""
     spent: str = ""
 
@@ -84,19 +86,6 @@ class GuardAnswer:
     def passed(self) -> bool:
         """Whether it lets pass."""
         return not self.why
-
-
-def moment_of(text: object) -> float | None:
-    """An RFC 3339 time in seconds since 1970, None for what is none."""
-    try:
-        moment = dt.datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return None if moment.tzinfo is None else moment.timestamp()
-
-
-def _title(obj: Object) -> str:
-    return f"{obj.get('kind') or 'object'} {one_line(name_of(obj), 100)}"
 
 
 # 1. The policy
@@ -152,7 +141,7 @@ def _protected(facts: GuardFacts) -> str:
     for obj in facts.objects:
         for key, value in protect.labels.items():
             if labels_of(obj).get(key) == value:
-                return f"{_title(obj)} has the label {key}={value}, which is protected"
+                return f"{title_of(obj)} has the label {key}={value}, which is protected"
     return ""
 
 
@@ -161,7 +150,7 @@ def _protected(facts: GuardFacts) -> str:
 
 def _data(facts: GuardFacts) -> str:
     workload, rules = facts.workload, facts.policy.stop
-    after = max(rules.window, _idle_after(facts))
+    after = max(rules.window, idle_after(facts.objects, facts.policy))
     if facts.unwatched:
         return f"nothing says that its pod {one_line(facts.unwatched[0], 100)} is idle"
     if workload.state is UsageState.UNKNOWN:
@@ -179,16 +168,6 @@ def _data(facts: GuardFacts) -> str:
     return "" if facts.now - since >= after else f"it is idle since {stamp_of(since)}, for less than {span(after)}"
 
 
-def _idle_after(facts: GuardFacts) -> float:
-    """The longest time that anybody has asked for, in seconds; one that can't be read asks for ever."""
-    longest = 0.0
-    for obj in facts.objects:
-        text = annotations_of(obj).get(names.IDLE_AFTER)
-        if text is not None:
-            longest = max(longest, _seconds(text, unreadable=float("inf")))
-    return longest
-
-
 def _frozen(facts: GuardFacts) -> str:
     return facts.frozen
 
@@ -196,85 +175,8 @@ def _frozen(facts: GuardFacts) -> str:
 # 3. What people and other programs have written
 
 
-def _true(value: str, obj: Object, now: float) -> bool:
-    del obj, now
-    return value.lower() == "true"
-
-
-def _false(value: str, obj: Object, now: float) -> bool:
-    del obj, now
-    return value.lower() == "false"
-
-
-def _present(value: str, obj: Object, now: float) -> bool:
-    del value, obj, now
-    return True
-
-
-def _until(value: str, obj: Object, now: float) -> bool:
-    """Until that time; one that can't be read lasts."""
-    del obj
-    moment = moment_of(value)
-    return moment is None or now < moment
-
-
-def _true_or_for(value: str, obj: Object, now: float) -> bool:
-    """Karpenter's: true, or a duration since the pod's start; anything else is ignored, as it ignores it."""
-    if value == "true":
-        return True
-    started = moment_of((obj.get("status") or {}).get("startTime"))
-    return started is not None and now < started + _seconds(value, unreadable=0.0)
-
-
-def _never_or_notify(value: str, obj: Object, now: float) -> bool:
-    """Anything but ``reclaim``: a word that is not known may be meant to keep it."""
-    del obj, now
-    return value != "reclaim"
-
-
-def _seconds(text: object, *, unreadable: float) -> float:
-    try:
-        return parse_duration(str(text)) / 10**9
-    except ConfigError:
-        return unreadable
-
-
-KEEPING: Final = (
-    (names.IDLE_POLICY, _never_or_notify),
-    (names.KEEP_UNTIL, _until),
-    ("karpenter.sh/do-not-disrupt", _true_or_for),
-    ("cluster-autoscaler.kubernetes.io/safe-to-evict", _false),
-    ("descheduler.alpha.kubernetes.io/prefer-no-eviction", _present),
-    ("downscaler/exclude", _true),
-    ("downscaler/exclude-until", _until),
-    ("gpu-pruner.io/ack-until", _until),
-    ("autoscaling.keda.sh/paused-scale-in", _true),
-)
-"""Annotations that keep a workload, on pods, owners or the namespace, and what of their values does."""
-
-
-def kept_by(objects: tuple[Object, ...], now: float) -> str:
-    """The first annotation that keeps it, "" without any."""
-    for obj in objects:
-        for key, keeps in KEEPING:
-            value = annotations_of(obj).get(key)
-            if value is not None and keeps(str(value), obj, now):
-                return f"{_title(obj)} has the annotation {key}: {one_line(str(value), 60)}"
-    return ""
-
-
-def wants_no_notice(objects: tuple[Object, ...], now: float) -> bool:
-    """Whether somebody has written that it is kept for now, or never to be spoken of."""
-    for obj in objects:
-        own = annotations_of(obj)
-        until = own.get(names.KEEP_UNTIL)
-        if own.get(names.IDLE_POLICY) == NEVER or (until is not None and _until(str(until), obj, now)):
-            return True
-    return False
-
-
 def _annotations(facts: GuardFacts) -> str:
-    return kept_by(facts.objects, facts.now)
+    return kept_by(facts.objects, facts.policy, facts.now, facts.keep_ends)
 
 
 # 4. to 8. The workload
@@ -293,16 +195,16 @@ def _owner(facts: GuardFacts) -> str:
     for obj in (*facts.pods, *(facts.found.chain if facts.found else ())):
         metadata = obj.get("metadata") or {}
         if metadata.get("deletionTimestamp"):
-            return f"{_title(obj)} is being deleted already"
+            return f"{title_of(obj)} is being deleted already"
         if obj.get("kind") == "DaemonSet" or any(
             one.get("kind") in {"DaemonSet", "Node"} for one in metadata.get("ownerReferences") or ()
         ):
-            return f"{_title(obj)} belongs to its node"
+            return f"{title_of(obj)} belongs to its node"
         if MIRROR_ANNOTATION in annotations_of(obj):
-            return f"{_title(obj)} is a static pod"
+            return f"{title_of(obj)} is a static pod"
     held = next((pod for pod in facts.pods if (pod.get("metadata") or {}).get("finalizers")), None)
     if held is not None:
-        return f"{_title(held)} has finalizers, which may hold it"
+        return f"{title_of(held)} has finalizers, which may hold it"
     if isinstance(facts.target, str):
         return facts.target
     if facts.target.way is StopWay.EVICT and not (facts.policy.bare_pods and opted_in(facts.objects)):
@@ -338,10 +240,10 @@ def _gitops(facts: GuardFacts) -> str:
     for obj in (*(facts.found.chain if facts.found else ()), *facts.pods[:1]):
         for entry in (obj.get("metadata") or {}).get("managedFields") or ():
             if _GITOPS_MANAGERS.search(str(entry.get("manager"))):
-                return f"{_title(obj)} is managed by {one_line(str(entry['manager']), 60)}, which would set it back"
+                return f"{title_of(obj)} is managed by {one_line(str(entry['manager']), 60)}, which would set it back"
         for key in (*annotations_of(obj), *labels_of(obj)):
             if str(key).startswith(_GITOPS_KEYS):
-                return f"{_title(obj)} has {one_line(str(key), 80)}: who deploys it would set it back"
+                return f"{title_of(obj)} has {one_line(str(key), 80)}: who deploys it would set it back"
     return ""
 
 
@@ -354,12 +256,12 @@ def _disruptions(facts: GuardFacts) -> Iterator[str]:
         yield f"the PodDisruptionBudget {one_line(name, 100)} allows no disruption now"
     for pod in facts.pods:
         if int((pod.get("spec") or {}).get("priority") or 0) >= facts.policy.protect.priority_at_least:
-            yield f"{_title(pod)} has the priority {pod['spec']['priority']}"
+            yield f"{title_of(pod)} has the priority {pod['spec']['priority']}"
         started = moment_of((pod.get("status") or {}).get("startTime"))
         if started is None:
-            yield f"{_title(pod)} has not started"
+            yield f"{title_of(pod)} has not started"
         elif facts.now - started < facts.policy.stop.warm_up:
-            yield f"{_title(pod)} is younger than {span(facts.policy.stop.warm_up)}"
+            yield f"{title_of(pod)} is younger than {span(facts.policy.stop.warm_up)}"
     if isinstance(facts.target, StopTarget) and _rolls_out(facts.target.obj):
         yield f"a rollout of {facts.target.title} is in progress"
 
@@ -381,7 +283,35 @@ def _budget(facts: GuardFacts) -> str:
 
 
 def _traffic(facts: GuardFacts) -> str:
-    return facts.workload.kept[0] if facts.workload.kept else facts.requests
+    return facts.workload.kept[0] if facts.workload.kept else facts.requests or _user(facts)
+
+
+def _user(facts: GuardFacts) -> str:
+    """Of a Kubeflow Notebook, whose user may read what no GPU is needed for: when somebody was there last, as its
+    controller writes. One of which that is not known is only stopped if somebody has asked for it.
+    """
+    if not isinstance(facts.target, StopTarget) or facts.target.way is not StopWay.NOTEBOOK:
+        return ""
+    value, window = annotations_of(facts.target.obj).get(names.NOTEBOOK_LAST_ACTIVITY), facts.policy.stop.window
+    seen = moment_of(value)
+    if seen is not None and seen <= facts.now + CLOCKS_DIFFER:
+        ago = max(0.0, facts.now - seen)
+        return f"{facts.target.title} was used by somebody {span(ago)} ago" if ago < window else ""
+    if opted_in(facts.objects):
+        return ""
+    said = f"{names.NOTEBOOK_LAST_ACTIVITY} is {one_line(str(value), 60)}" if value is not None else "culling is off"
+    return (
+        f"nothing says when somebody used {facts.target.title} last: {said} (the annotation {names.IDLE_POLICY}: "
+        "reclaim allows it)"
+    )
+
+
+def seen_by_guard_10(facts: GuardFacts) -> str:
+    """What the last guard has looked at, so that nobody takes silence for absence."""
+    requests = "requests" if facts.policy.watches_requests else "no requests (spec.requests.watch is off)"
+    notebook = isinstance(facts.target, StopTarget) and facts.target.way is StopWay.NOTEBOOK
+    users = "the notebook's last activity" if notebook else "no users (they are known of Kubeflow's Notebooks alone)"
+    return f"it looked at {requests}, and at {users}"
 
 
 GUARDS: Final = (
@@ -399,7 +329,12 @@ GUARDS: Final = (
     Guard(number=7, name="gitops", means="no other program would set it back", stops=_gitops),
     Guard(number=8, name="disruption", means="it may be disrupted now", stops=_disruption),
     Guard(number=9, name="budget", means="the budget is not spent", stops=_budget),
-    Guard(number=10, name="traffic", means="no requests and no user were seen", stops=_traffic),
+    Guard(
+        number=10,
+        name="traffic",
+        means="no requests or users are known of, where they are watched",
+        stops=_traffic,
+    ),
 )
 ONLY_AT_THE_ACT: Final = frozenset({"schedule", "budget"})
 """Guards that hold up the act alone: a warning is given at any time."""

@@ -38,6 +38,8 @@ from kgpu.usage.states import USUAL_RULES, WASTED, IdleRules, UsageVerdict
 LEAST_AFTER: Final = 1800.0
 """The shortest time, in seconds, after which a workload may be stopped."""
 LEAST_GRACE: Final = 300.0
+LEAST_KEEP: Final = 3600.0
+LONGEST_KEEP: Final = 7 * 86_400.0
 RECLAIM_RULES: Final = IdleRules(idle_below=0.01, window=7200.0)
 _NANO: Final = 10**9
 
@@ -70,6 +72,10 @@ class ReclaimPolicy:
     stop: IdleRules = RECLAIM_RULES
     grace: float = 1800.0
     bare_pods: bool = False
+    longest_keep: float = LONGEST_KEEP
+    """For how long tenants' annotations keep an idle workload."""
+    limit_exemptions: bool = False
+    """Whether annotations without an end keep it no longer than that either."""
     requests: UsageRequests = field(default_factory=UsageRequests)
     schedule: UsageSchedule = field(default_factory=UsageSchedule)
     protect: UsageProtect = field(default_factory=UsageProtect)
@@ -81,6 +87,11 @@ class ReclaimPolicy:
     prices: str = ""
     """The ConfigMap with its price list; "" for the cluster's."""
     told_of: tuple[str, ...] = ()
+
+    @property
+    def watches_requests(self) -> bool:
+        """Whether workloads are asked for the requests that they serve."""
+        return self.mode is ReclaimMode.RECLAIM and self.requests.watch
 
     def covers(self, namespace: str) -> bool:
         """Whether it is about this namespace by name."""
@@ -146,6 +157,8 @@ def _policy(name: str, spec: GPUUsagePolicySpec, own_namespace: str) -> ReclaimP
         node_after=seconds(idle.node_after, "spec.idle.nodeAfter"),
         stop=msgspec.structs.replace(notice, idle_below=stop.activity_percent / 100, window=after),
         grace=seconds(stop.grace, "spec.reclaim.grace", LEAST_GRACE), bare_pods=stop.bare_pods,
+        longest_keep=seconds(stop.longest_keep, "spec.reclaim.longestKeep", LEAST_KEEP),
+        limit_exemptions=stop.limit_exemptions,
         requests=spec.requests, schedule=spec.schedule, protect=spec.protect, budget=spec.budget, receivers=spec.notify,
         currency=spec.cost.currency, per_gpu_hour=per_gpu_hour, prices=spec.cost.prices_config_map,
     )  # fmt: skip

@@ -27,6 +27,7 @@ MOST_NOTICES: Final = 500
 MOST_WARNINGS: Final = 300
 """Workloads that have a deadline at a time; others have to wait. Of warnings none is dropped."""
 MOST_WORKED: Final = 20_000
+MOST_KEEPS: Final = 1000
 ACTIONS_KEPT: Final = 30 * 86_400.0
 
 
@@ -108,6 +109,23 @@ class EpisodeEntry(_RecordPart, frozen=True, kw_only=True):
         return WorkloadRef(self.namespace, self.kind, self.name)
 
 
+class KeepEntry(_RecordPart, frozen=True, kw_only=True):
+    """An idle workload that annotations keep. ``since``: when that was seen first, and not reset until its GPUs are
+    used; ``told``: the annotation of which people were told that it counts for less than it says.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    since: float
+    told: str = ""
+
+    @property
+    def ref(self) -> WorkloadRef:
+        """Whose it is."""
+        return WorkloadRef(self.namespace, self.kind, self.name)
+
+
 class WarningEntry(_RecordPart, frozen=True, kw_only=True):
     """A workload with a deadline. ``since``: since when it is idle; ``announced``: people were told, or are about to
     be; ``delivered``: when the last receiver had the warning; ``target``: what carries the annotations that show this.
@@ -175,6 +193,7 @@ class ReclaimRecord(_RecordPart, frozen=True, kw_only=True):
     looked: float = 0.0
     freeze: DataFreeze | None = None
     episodes: tuple[EpisodeEntry, ...] = ()
+    keeps: tuple[KeepEntry, ...] = ()
     warnings: tuple[WarningEntry, ...] = ()
     actions: tuple[ReclaimAction, ...] = ()
     notices: tuple[ReclaimNotice, ...] = ()
@@ -203,6 +222,18 @@ class ReclaimRecord(_RecordPart, frozen=True, kw_only=True):
     def without_episode(self, ref: WorkloadRef) -> ReclaimRecord:
         """The same without that entry."""
         return msgspec.structs.replace(self, episodes=tuple(one for one in self.episodes if one.ref != ref))
+
+    def keep(self, ref: WorkloadRef) -> KeepEntry | None:
+        """Since when a workload is kept."""
+        return next((one for one in self.keeps if one.ref == ref), None)
+
+    def with_keep(self, entry: KeepEntry) -> ReclaimRecord:
+        """The same with this entry in place of the former one."""
+        return msgspec.structs.replace(self, keeps=(*self.without_keep(entry.ref).keeps, entry))
+
+    def without_keep(self, ref: WorkloadRef) -> ReclaimRecord:
+        """The same without that entry."""
+        return msgspec.structs.replace(self, keeps=tuple(one for one in self.keeps if one.ref != ref))
 
     def with_warning(self, entry: WarningEntry) -> ReclaimRecord:
         """The same with this warning in place of the former one."""
@@ -234,6 +265,7 @@ def encode(record: ReclaimRecord) -> str:
     while True:
         kept = msgspec.structs.replace(
             record, actions=actions, notices=notices, episodes=episodes, worked=record.worked[:MOST_WORKED],
+            keeps=record.keeps[-MOST_KEEPS:],
             dropped=record.dropped + len(record.notices) - len(notices),
         )  # fmt: skip
         data = msgspec.json.encode(kept)

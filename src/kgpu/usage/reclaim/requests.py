@@ -18,9 +18,11 @@ from kgpu.formats import names
 from kgpu.kube.events import ClusterEvents
 from kgpu.kube.kinds import DEPLOYMENTS, JOBS, REPLICA_SETS, STATEFUL_SETS
 from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, Object, Resource, annotations_of
+from kgpu.usage.asked_reclaim import ProcessWord
 from kgpu.usage.reclaim import owners, writing
-from kgpu.usage.reclaim.guards import OF_THE_POLICY, GuardAnswer, GuardFacts, answers, obstacle
-from kgpu.usage.reclaim.model import HeldWorkload, WorkloadRef
+from kgpu.usage.reclaim.guards import OF_THE_POLICY, GuardAnswer, GuardFacts, answers, obstacle, span
+from kgpu.usage.reclaim.keeps import keeps_of
+from kgpu.usage.reclaim.model import HeldWorkload, ReclaimMode, WorkloadRef
 from kgpu.usage.reclaim.owners import StopTarget, StopWay, target_by
 from kgpu.usage.reclaim.reading import ClusterLook
 from kgpu.usage.reclaim.record_store import RecordStore
@@ -34,12 +36,18 @@ KEPT_RESOURCES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadExplained:
-    """What every guard says of a workload, what would be done, and the deadline that its annotation shows."""
+    """What every guard says of a workload, what would be done, and the deadline that its annotation shows.
+
+    ``unknown``: guards whose answer the process that acts alone has, and why it is not known here. ``last``: how its
+    last look at the workload ended, "" where that is not known.
+    """
 
     facts: GuardFacts
     guards: tuple[GuardAnswer, ...]
     action: str
     deadline: str
+    unknown: Mapping[str, str]
+    last: str = ""
 
 
 def split_name(text: str, namespace: str = "") -> tuple[str, str]:
@@ -70,48 +78,146 @@ async def named(look: ClusterLook, space: str, name: str) -> tuple[Resource, Obj
             _unless_forbidden(refused, resource, unseen)
             continue
         if obj is not None:
-            return resource, obj
+            return await _top_of(look, resource, obj)
     raise ConfigError(
         f"there is no pod and no workload {name} in {space}{_but(unseen)}",
         f"one of: pod, {', '.join(row.kind for row in KEPT_RESOURCES)}", f"`kubectl -n {space} get pods` lists pods",
     )  # fmt: skip
 
 
-async def keep(api: KubeApi, space: str, name: str, *, until: float, by: str, own_namespace: str = "") -> str:
-    """Keep a workload until then; returns what was kept. Raises ConfigError and KubeError."""
-    resource, obj = await named(ClusterLook(api, own_namespace), space, name)
-    change = {names.KEEP_UNTIL: stamp_of(until), names.KEEP_BY: by or None}
+async def _top_of(look: ClusterLook, resource: Resource, obj: Object) -> tuple[Resource, Object]:
+    """What controls it in the end, such as the LeaderWorkerSet of a StatefulSet; itself where that can't be read."""
+    try:
+        found = await look.owners(obj)
+    except KubeRefusedError as refused:
+        _unless_forbidden(refused, resource, [])
+        return resource, obj
+    above = owners.resource_of_owner(found.top) if found.chain else None
+    return (resource, obj) if above is None else (above, found.top)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadKept:
+    """What is kept until when, in seconds since 1970; why not for as long as was asked, and what is not known."""
+
+    title: str
+    until: float
+    notes: tuple[str, ...] = ()
+
+
+async def keep(
+    api: KubeApi, space: str, name: str, *, until: float, by: str, now: float, word: ProcessWord,
+    own_namespace: str = "",
+) -> WorkloadKept:  # fmt: skip
+    """Keep a workload until then, or as long as the policy allows. Raises ConfigError and KubeError."""
+    look = ClusterLook(api, own_namespace)
+    resource, obj = await named(look, space, name)
     target = target_by(StopWay.EVICT, resource, obj)
-    await writing.annotate(api, target, change)
-    return target.title
+    limit = await _limit(look, space, {name, target.name}, now, word)
+    if limit.end <= now:
+        raise ConfigError(f"{target.title} can't be kept any longer: {limit.why}", "that it was used since", _MORE)
+    notes = [limit.why if until > limit.end else "", limit.doubt]
+    until = min(until, limit.end)
+    await writing.annotate(api, target, {names.KEEP_UNTIL: stamp_of(until), names.KEEP_BY: by or None})
+    return WorkloadKept(title=target.title, until=until, notes=tuple(filter(None, notes)))
 
 
-ASKED_AT_THE_ACT: Final = frozenset({"budget"})
-"""Guards whose answer only the process that acts has."""
+_MORE: Final = "use its GPUs or give them back; who runs the cluster can allow more (spec.reclaim.longestKeep)"
 
 
-async def explain(look: ClusterLook, workload: HeldWorkload, now: float) -> WorkloadExplained:
+@dataclass(frozen=True, slots=True)
+class _KeepLimit:
+    """Until when a workload may be kept and why, and what of that is not known."""
+
+    end: float = float("inf")
+    why: str = ""
+    doubt: str = ""
+
+
+async def _limit(look: ClusterLook, space: str, called: set[str], now: float, word: ProcessWord) -> _KeepLimit:
+    """What the policy allows a workload, by any of its names. Raises KubeError."""
+    try:
+        policy, _ = await look.policy(space)
+    except KubeRefusedError as refused:
+        if refused.code != 403:
+            raise
+        return _KeepLimit(doubt="you may not read the GPUUsagePolicies, one of which may let it be kept for less time")
+    if policy.mode is ReclaimMode.OBSERVE:
+        return _KeepLimit()
+    known = [one.kept_since for (where, _, name), one in word.workloads.items() if where == space and name in called]
+    since = min((moment for moment in known if moment is not None), default=None)
+    why = f"GPUUsagePolicy {policy.name} lets an idle workload be kept for {span(policy.longest_keep)} at most"
+    if since is not None:
+        return _KeepLimit(since + policy.longest_keep, f"{why}, and it is kept since {stamp_of(since)}")
+    doubt = "" if word.known else f"{why}, and for how long it has been kept is not known: {word.why}"
+    return _KeepLimit(now + policy.longest_keep, why, doubt)
+
+
+BUDGET: Final = "budget"
+"""The guard whose answer only the process that acts has."""
+
+
+def _with_word(facts: GuardFacts, word: ProcessWord) -> tuple[GuardFacts, dict[str, str]]:
+    """The facts with what the process knows, and the guards whose answer is not known for want of that."""
+    ref, policy, unknown = facts.workload.ref, facts.policy, dict[str, str]()
+    said = word.of(ref.namespace, ref.kind, ref.name)
+    why = word.why or ("" if said is not None else "kgpu-usage has not seen it yet")
+    if policy.watches_requests:
+        if said is not None and said.watched:
+            facts = replace(facts, requests=said.requests)
+        elif not facts.workload.kept:
+            unknown["traffic"] = f"requests are not known here: {why or 'kgpu-usage does not watch them yet'}"
+    limited = [one for one in keeps_of(facts.objects, policy, facts.now) if one.limited]
+    if said is not None and said.kept_since is not None:
+        facts = replace(facts, keep_ends=said.kept_since + policy.longest_keep)
+    elif limited and said is None and policy.mode is not ReclaimMode.OBSERVE:
+        unknown["annotations"] = (
+            f"{limited[0].sentence}, which counts for {span(policy.longest_keep)} at most; since when is not known "
+            f"here: {why}"
+        )
+    return facts, unknown
+
+
+async def explain(look: ClusterLook, workload: HeldWorkload, now: float, word: ProcessWord) -> WorkloadExplained:
     """What the guards say now. Raises KubeError."""
     policy, unsure = await look.policy(workload.ref.namespace)
     facts = await look.facts(workload, policy, now, unsure or await look.doubt(policy, workload))
-    target = facts.target
+    facts, unknown = _with_word(facts, word)
+    target, found = facts.target, answers(facts)
+    stopping = [one.guard.name for one in found if one.why and one.guard.name not in unknown]
     if isinstance(target, StopTarget):
-        return WorkloadExplained(
-            facts=facts, guards=answers(facts), action=f"{target.title}: {target.way}",
-            deadline=str(annotations_of(target.obj).get(names.RECLAIM_AT) or ""),
-        )  # fmt: skip
-    return WorkloadExplained(facts=facts, guards=answers(facts), action=f"nothing: {target}", deadline="")
+        action = f"{target.title}: {target.way}"
+        deadline = str(annotations_of(target.obj).get(names.RECLAIM_AT) or "")
+        if stopping:
+            action = f"nothing now (stopped by {', '.join(stopping)}); else {action}"
+        elif unknown:
+            action = f"not known here (for want of {', '.join(unknown)}); if nothing stops it {action}"
+    else:
+        action, deadline = f"nothing: {target}", ""
+    return WorkloadExplained(
+        facts=facts, guards=found, action=action, deadline=deadline, last=_last(word, workload.ref),
+        unknown={**unknown, BUDGET: "asked when it is to be stopped"},
+    )  # fmt: skip
+
+
+def _last(word: ProcessWord, ref: WorkloadRef) -> str:
+    """How the process's last look at a workload ended."""
+    said = word.of(ref.namespace, ref.kind, ref.name)
+    if word.at is None or said is None or not (said.step or said.why):
+        return ""
+    return f"{stamp_of(word.at)}: {said.step or 'no step'}{said.why and f' ({said.why})'}"
 
 
 async def reclaim(
     api: KubeApi, workload: HeldWorkload, *, now: float, by: str, own_namespace: str, evict: writing.EvictPod,
-    dry_run: bool = False,
+    word: ProcessWord, dry_run: bool = False,
 ) -> tuple[StopTarget | None, str]:  # fmt: skip
     """Stop a workload now, because a person says so; the target, and why not where it was not. Raises KubeError."""
     look = ClusterLook(api, own_namespace)
     policy, _ = await look.policy(workload.ref.namespace)
     facts = await look.facts(workload, replace(policy, bare_pods=True), now, await look.doubt(policy, workload))
-    why = obstacle(facts, without=OF_THE_POLICY)
+    facts, unknown = _with_word(facts, word)
+    why = obstacle(facts, without=OF_THE_POLICY) or unknown.get("traffic", "")
     target = facts.target
     if why or not isinstance(target, StopTarget) or dry_run:
         return (target if isinstance(target, StopTarget) else None), why

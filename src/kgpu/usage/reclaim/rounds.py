@@ -18,6 +18,7 @@ from kgpu.base.clock import Clock
 from kgpu.base.errors import ConfigError, KubeError
 from kgpu.formats.crd.usagepolicy import MAX_FROZEN_NODES, UsageReceiver
 from kgpu.formats.usage import MILLION, UsageState
+from kgpu.formats.usage_reclaim import MAX_WHY, MOST_WORKLOADS, WorkloadSaid
 from kgpu.kube.port import NODES, KubeRefusedError, name_of
 from kgpu.usage.now import DeviceNow, IdleSource
 from kgpu.usage.price_maps import PriceMaps
@@ -27,8 +28,10 @@ from kgpu.usage.reclaim.asking import PodMetrics, ask
 from kgpu.usage.reclaim.budget import brake
 from kgpu.usage.reclaim.delivery import NoticeDelivery
 from kgpu.usage.reclaim.doubts import REMEMBERED, SeenAtWork
-from kgpu.usage.reclaim.guards import span, wants_no_notice
-from kgpu.usage.reclaim.ladder import LadderStep, same_episode
+from kgpu.usage.reclaim.guards import span
+from kgpu.usage.reclaim.keep_count import Watched, count_keeps, keep_ends
+from kgpu.usage.reclaim.keeps import wants_no_notice
+from kgpu.usage.reclaim.ladder import LadderStep, NextStep, same_episode
 from kgpu.usage.reclaim.messages import key_of
 from kgpu.usage.reclaim.model import (
     OBSERVER,
@@ -69,6 +72,11 @@ class RoundMemory:
     idle: Counter[UsageState] = field(default_factory=Counter)
     problems: dict[str, str] = field(default_factory=dict)
     requests: RequestWatch = field(default_factory=RequestWatch)
+    looked: float | None = None
+    """When the last round was over, in seconds since 1970."""
+    said: tuple[WorkloadSaid, ...] = ()
+    """What it has found of workloads."""
+    steps: dict[WorkloadRef, NextStep] = field(default_factory=dict)
     settled: bool = False
     """There was no policy, and nothing was under way."""
 
@@ -120,13 +128,16 @@ class ReclaimRound:
             await self._once()
         except BaseException:
             self.memory.at_work = None  # what was seen may not be on record: it is seen again from there
+            self.memory.looked = None
             raise
 
     async def _once(self) -> None:
         now = self._now()
+        self.memory.steps = {}
         look = ClusterLook(self._ports.api, self._ports.own_namespace)
         readings = await look.policies()
         if not readings and self.memory.settled:
+            self._remember((), now)
             return
         summary = PolicySummary()
         try:
@@ -135,9 +146,11 @@ class ReclaimRound:
             self._report(Advice.from_error(error, reason="RecordUnreadable"))
             summary.frozen[""] = ("RecordUnreadable", error.one_line())
             await write_status(self._ports.api, readings, summary, now)
+            self.memory.looked = None
             return
         self.memory.settled = not (readings or _begun(record, now))
         if self.memory.settled:
+            self._remember((), now)
             return
         self.memory.problems = {}
         await self._follow_prices(usable(readings), summary)
@@ -154,6 +167,8 @@ class ReclaimRound:
             why = clock or (record.freeze.why if record.freeze else "")
             summary.frozen[""] = ("ClockJumped" if clock else "MassIdle", why)
             summary.frozen_nodes = () if clock or record.freeze is None else record.freeze.nodes
+        if not clock:
+            record = await self._count_keeps(look, record, judged, now)
         record = await self._tell(look, record, judged, now)
         await self._ports.store.save(record)
         await self._watch_requests(look, judged, now)
@@ -171,6 +186,39 @@ class ReclaimRound:
             if why := brake(record.actions, policy.name, policy.budget, now):
                 summary.frozen[policy.name] = (BROUGHT_BACK, why)
         await write_status(self._ports.api, readings, summary, now)
+        self._remember([await self._said(look, record, judged, ref, now) for ref in judged.workloads(USUAL_RULES)], now)
+
+    # What it says of workloads to whoever asks
+
+    def _remember(self, said: Sequence[WorkloadSaid], now: float) -> None:
+        self.memory.said, self.memory.looked = tuple(said[:MOST_WORKLOADS]), now
+
+    async def _said(
+        self, look: ClusterLook, record: ReclaimRecord, judged: RoundVerdicts, ref: WorkloadRef, now: float
+    ) -> WorkloadSaid:
+        policy, _ = await look.policy(ref.namespace)
+        step, entry = self.memory.steps.get(ref), record.keep(ref)
+        problem = self.memory.problems.get(ref.title, "")
+        return WorkloadSaid(
+            namespace=ref.namespace, kind=ref.kind, name=ref.name, watched=policy.watches_requests,
+            requests=self._requests(judged.workloads(policy.stop).get(ref), policy, now)[:MAX_WHY],
+            kept_since=None if entry is None else entry.since, step="" if step is None else str(step.step),
+            why=(problem or (step.why if step is not None else ""))[:MAX_WHY],
+        )  # fmt: skip
+
+    async def _count_keeps(
+        self, look: ClusterLook, record: ReclaimRecord, judged: RoundVerdicts, now: float
+    ) -> ReclaimRecord:
+        """Whom annotations keep, as the policy in force judges what is idle."""
+        found: list[Watched] = []
+        for ref in judged.workloads(USUAL_RULES):
+            policy, _ = await look.policy(ref.namespace)
+            rules = policy.stop if policy.mode is ReclaimMode.RECLAIM else policy.notice
+            if policy.mode is not ReclaimMode.OBSERVE and (workload := judged.workloads(rules).get(ref)) is not None:
+                found.append((workload, policy))
+        record, refused = await count_keeps(look, self._ports.events, record, found, now)
+        self.memory.problems |= {ref.title: refusal(error) for ref, error in refused.items()}
+        return record
 
     async def _follow_prices(self, policies: Sequence[ReclaimPolicy], summary: PolicySummary) -> None:
         """Take the price lists that policies name as they are now."""
@@ -251,22 +299,18 @@ class ReclaimRound:
         if not _is_news(record.episode(ref), since, now):
             return record
         try:
-            kept = await self._is_kept(look, workload, policy, now)
+            facts = await look.facts(workload, policy, now)
         except KubeRefusedError as error:
             self.memory.problems[ref.title] = refusal(error)
             return record
-        if kept:
-            return record
+        if wants_no_notice(facts.objects, policy, now, keep_ends(record, ref, policy)):
+            return record  # somebody wants to hear nothing of it now
         number = f"{since:.0f}/{now // notices.TOLD_AGAIN:.0f}"
         notice = notices.idle_notice(
             NoticeKind.IDLE, workload, policy, self._ports.prices, now, key=f"{NoticeKind.IDLE}/{ref.title}/{number}",
             since=since,
         )  # fmt: skip
         return _told(record, ref, since, notice, now)
-
-    async def _is_kept(self, look: ClusterLook, workload: HeldWorkload, policy: ReclaimPolicy, now: float) -> bool:
-        """Whether somebody wants to hear nothing of it now."""
-        return wants_no_notice((await look.facts(workload, policy, now)).objects, now)
 
     def _tell_nodes(
         self, record: ReclaimRecord, devices: list[DeviceNow], policy: ReclaimPolicy, now: float
@@ -289,7 +333,7 @@ class ReclaimRound:
         watched: set[str] = set()
         for ref, workload in judged.workloads(USUAL_RULES).items():
             policy, _ = await look.policy(ref.namespace)
-            if not _watches(policy):
+            if not policy.watches_requests:
                 continue
             for uid, name, place in await _metrics_places(look, workload):
                 if isinstance(place, str):
@@ -303,7 +347,7 @@ class ReclaimRound:
 
     def _requests(self, workload: HeldWorkload | None, policy: ReclaimPolicy, now: float) -> str:
         """Why requests keep a workload."""
-        if workload is None or not _watches(policy):
+        if workload is None or not policy.watches_requests:
             return ""
         if self._metrics is None:
             return "this process can't ask pods for their requests"
@@ -341,13 +385,10 @@ class ReclaimRound:
                 record = await self._ports.store.load()
                 continue
             self.memory.done[str(step.step)] += 1
+            self.memory.steps[ref] = step
             if step.step is LadderStep.WAIT:
                 summary.warned[policy.name] += 1
         return record
-
-
-def _watches(policy: ReclaimPolicy) -> bool:
-    return policy.mode is ReclaimMode.RECLAIM and policy.requests.watch
 
 
 async def _metrics_places(look: ClusterLook, workload: HeldWorkload) -> list[_Place]:

@@ -13,10 +13,12 @@ from typing import Any, Final
 from kgpu.base.advice import AdviceSink
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import KubeError
+from kgpu.base.http import Response
 from kgpu.base.metric_text import head, page
 from kgpu.base.problems import describe
 from kgpu.base.service import Complaint
 from kgpu.formats import names
+from kgpu.formats.usage_reclaim import VERSION, ReclaimSaid, encode
 from kgpu.kube.events import ClusterEvents
 from kgpu.kube.leader_election import LostLeadError
 from kgpu.kube.port import KubeApi
@@ -114,7 +116,8 @@ class ReclaimController:
             await self._news()
 
     def ended(self) -> None:
-        """The term is over; what waits is on record."""
+        """The term is over; what waits is on record, and another process knows more from now on."""
+        self._memory.looked = None
 
     def failed(self, error: Exception) -> None:
         """The work died of a defect."""
@@ -135,6 +138,15 @@ class ReclaimController:
                 *told,
             )
         )  # fmt: skip
+
+    def page(self) -> Response:
+        """What it knows of workloads, for ``kgpu idle``."""
+        memory = self._memory
+        leads = memory.looked is not None
+        said = ReclaimSaid(
+            version=VERSION, at=memory.looked, problem=self._problem[:1024], workloads=memory.said if leads else ()
+        )
+        return Response(200, encode(said), "application/json")
 
     def status(self) -> Mapping[str, object]:
         """What the status page shows."""
