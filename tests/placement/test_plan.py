@@ -33,6 +33,14 @@ def test_a_drained_nodes_pods_go_where_they_fit_and_the_bare_ones_end() -> None:
     assert found.holds
 
 
+def test_a_pod_that_ends_already_is_not_made_again_by_a_drain_but_a_stateful_sets_is() -> None:
+    going = pod("p", 4, "a")
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert ask(node("a"), node("b"), going, drain=("a",)).outcomes == ()
+    going["metadata"]["ownerReferences"][0]["kind"] = "StatefulSet"
+    assert by_name(ask(node("a"), node("b"), going, drain=("a",)).outcomes) == {"p": "b"}
+
+
 def test_a_drain_that_leaves_pods_without_a_node_says_why_with_counts() -> None:
     found = ask(node("a"), node("b"), node("c", 0), pod("p", 8, "a"), pod("q", 2, "b"), drain=("a",))
     (one,) = found.without_node

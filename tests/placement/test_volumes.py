@@ -114,3 +114,23 @@ def test_ephemeral_volumes_have_claims() -> None:
     found = pod("p", 1, owner="", volumes=[{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}])
     del found["metadata"]["uid"]
     assert by_name(ask(*NODES, storage(), volume("v", "b"), manifests=(found,)).outcomes) == {"p": "b"}
+
+
+def test_an_ephemeral_volume_goes_with_its_pod_and_the_next_one_gets_another() -> None:
+    own = [{"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": claim("x")["spec"]}}}]
+    bound = claim("p-data", volumeName="va")
+    bound["status"], bound["metadata"]["annotations"] = {"phase": "Bound"}, {"pv.kubernetes.io/bind-completed": "yes"}
+    taken = volume("va", "a", claimRef={"namespace": "ml", "name": "p-data"})
+    cluster = [*NODES, storage(), bound, taken, pod("p", 1, "a", volumes=own)]
+    assert by_name(ask(*cluster, volume("vb", "b"), drain=("a",)).outcomes) == {"p": "b"}
+    none = ask(*cluster, drain=("a",)).outcomes[0].message
+    assert none.startswith(f"0/2 nodes are available: 1 {NONE_FREE}, 1 node(s) were unschedulable.")
+
+
+def test_a_claim_that_is_no_ephemeral_volumes_keeps_its_volume() -> None:
+    bound = claim("c", volumeName="va")
+    bound["status"], bound["metadata"]["annotations"] = {"phase": "Bound"}, {"pv.kubernetes.io/bind-completed": "yes"}
+    taken = volume("va", "a", claimRef={"namespace": "ml", "name": "c"})
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]
+    found = ask(*NODES, storage(), bound, taken, volume("vb", "b"), pod("p", 1, "a", volumes=volumes), drain=("a",))
+    assert "didn't match PersistentVolume's node affinity" in found.outcomes[0].message

@@ -13,9 +13,9 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.plain import mapping, text
 from kgpu.base.printable import one_line
 from kgpu.base.suggest import did_you_mean
-from kgpu.placement import capacity, edits, groups, layouts, quality, question
+from kgpu.placement import capacity, edits, groups, layouts, quality, question, quotas
 from kgpu.placement.defrag import defragment
-from kgpu.placement.model import DefragPlan, PriceChange, WhatIfAnswer
+from kgpu.placement.model import DefragPlan, Origin, PriceChange, WhatIfAnswer
 from kgpu.placement.plan import Placing, by_points
 from kgpu.placement.question import WhatIfQuestion
 from kgpu.placement.state import Chooser, Object, PlacementState
@@ -66,6 +66,8 @@ def answer(
     others = {one.pod.scheduler for one in outcomes} - {DEFAULT_SCHEDULER}
     notes = [f"scheduler {one_line(name, 80)} places some of the pods by rules of its own; the default one's are used"
              for name in sorted(others)]  # fmt: skip
+    new = (one.pod.namespace for one in outcomes if one.origin is not Origin.WAITING)
+    notes += quotas.unseen(state, new)
     return WhatIfAnswer(
         changes=told,
         outcomes=outcomes,

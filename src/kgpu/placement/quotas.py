@@ -1,12 +1,12 @@
 """Another limit in a namespace's ResourceQuotas, and the pods that controllers could not create before it. Pure.
 
-Amounts are counted as the API server's admission does for pods: requests, and pods themselves. A limit that was not
-there counts the pods that exist. A quota with scopes counts only some pods, and is not changed here.
+Amounts are counted as the API server's admission does for pods: requests, limits, and pods themselves. A limit that
+was not there counts the pods that exist. A quota with scopes counts only some pods, and is not changed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -23,7 +23,7 @@ from kgpu.placement.state import Object, PlacementState
 
 NEW: Final = "what-if"
 """What a quota is called that a question makes."""
-_WHOLE: Final = (CPU, MEMORY, STORAGE, PODS, "count/pods")
+_WHOLE: Final = (CPU, MEMORY, STORAGE, PODS, "count/pods", *(f"limits.{name}" for name in (CPU, MEMORY, STORAGE)))
 _BEGIN: Final = ("requests.", "hugepages-")
 
 
@@ -74,6 +74,15 @@ def _meant(state: PlacementState, change: SetQuota) -> list[QuotaView]:
             f"one of {', '.join(sorted(own))}" if own else "a quota to change", "kubectl get resourcequotas -A",
         )  # fmt: skip
     return [QuotaView(namespace=change.namespace, name=change.quota or NEW)]
+
+
+def unseen(state: PlacementState, namespaces: Iterable[str]) -> Iterator[str]:
+    """Which quotas are left out of account, as they count only some of the pods."""
+    wanted = set(namespaces)
+    for quota in state.snapshot.shelf.quotas.values():
+        if quota.scoped and quota.namespace in wanted:
+            where = f"{one_line(quota.namespace, 80)}/{one_line(quota.name, 80)}"
+            yield f"quota {where} has scopes, so that it counts some pods alone: it is not looked at"
 
 
 def _used(state: PlacementState, namespace: str, key: str) -> int:

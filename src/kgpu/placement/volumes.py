@@ -48,6 +48,20 @@ class VolumeBook:
         for view in self._before.pop(pod.id, ()):
             self._snapshot.put(view)
 
+    def released(self, pod: PodView) -> None:
+        """The pod ends, and with it the claims of its ephemeral volumes: the volumes they had are not free again, as
+        their reclaim policy deletes or keeps them.
+        """
+        self._before.pop(pod.id, None)
+        for name, ephemeral in pod.volume_claims:
+            claim = self._snapshot.shelf.volume_claims.get((pod.namespace, name)) if ephemeral else None
+            if claim is None:
+                continue
+            self._snapshot.drop(claim)
+            volume = self._snapshot.shelf.volumes.get(claim.volume)
+            if volume is not None:
+                self._snapshot.put(replace(volume, available=False))
+
     def notes(self) -> Iterable[str]:
         """What is not known."""
         for name in sorted(self.made_by):
@@ -68,11 +82,17 @@ def claims_of(spec: Object, templates: Iterable[Object], pod: str) -> tuple[list
         made.append(_claim(f"{name}-{pod}", template))
         own = {"name": name, "persistentVolumeClaim": {"claimName": f"{name}-{pod}"}}
         volumes = [*(volume for volume in volumes if volume.get("name") != name), own]
-    for volume in volumes:
+    return made + ephemeral_claims({"volumes": volumes}, pod), list(volumes)
+
+
+def ephemeral_claims(spec: Object, pod: str) -> list[Object]:
+    """Those of a pod's ephemeral volumes, without their namespace."""
+    found: list[Object] = []
+    for volume in map(mapping, items(spec.get("volumes"))):
         template = mapping(mapping(volume.get("ephemeral")).get("volumeClaimTemplate"))
         if template:
-            made.append(_claim(f"{pod}-{text(volume.get('name'))}", template))
-    return made, list(volumes)
+            found.append(_claim(f"{pod}-{text(volume.get('name'))}", template))
+    return found
 
 
 def _claim(name: str, template: Object) -> Object:

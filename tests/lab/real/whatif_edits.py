@@ -121,6 +121,11 @@ class WhatIfEdits:
     def __init__(self, api: KubeApi) -> None:
         self.api, self.tally = api, EditsTally()
 
+    async def prepare(self) -> None:
+        """The class of volumes that people make is there."""
+        if await self.api.get(CLASSES, LOCAL["metadata"]["name"]) is None:
+            await self.api.create(CLASSES, LOCAL)
+
     async def case(self, seed: int) -> None:
         case = EditsCase(seed)
         made: list[tuple[Resource, Object]] = []
@@ -147,6 +152,7 @@ class WhatIfEdits:
                 change = {"spec": {"hard": {KEY: str(case.quota[1])}}}
                 await self.api.patch(QUOTAS, case.prefix, change, namespace=SPACE, kind=Patch.MERGE)
                 await self._until(lambda: self._limits(case.prefix, case.quota[1]))
+                await self._until(lambda: self._refuses_beyond(case, case.quota[1]))
             for claim in case.claims():
                 await make(CLAIMS, claim)
             refused: dict[str, str] = {}
@@ -245,6 +251,18 @@ class WhatIfEdits:
         status = (found or {}).get("status") or {}
         return status.get("hard") == {KEY: str(amount)} and KEY in (status.get("used") or {})
 
+    async def _refuses_beyond(self, case: EditsCase, amount: int) -> bool:
+        """Whether the API server's admission goes by the limit: what it has read may be older than its status."""
+        huge = case.probe()
+        huge["metadata"]["name"] += "-huge"
+        huge["spec"]["containers"][0]["resources"] = {"limits": {GPU: "1000"}}
+        try:
+            await self.api.create(PODS, huge)
+        except KubeRefusedError as no:
+            return no.message.endswith(f"limited: {KEY}={amount}")
+        await self._gone(PODS, huge["metadata"]["name"], SPACE)
+        return False
+
     async def _gone(self, resource: Resource, name: str, namespace: str) -> None:
         async def gone() -> bool:
             found = await self.api.get(resource, name, namespace=namespace)
@@ -261,8 +279,8 @@ class WhatIfEdits:
 
         await self._until(gone)
 
-    async def _holds(self, condition: Callable[[], Awaitable[bool]]) -> bool:
-        end, pause = asyncio.get_running_loop().time() + PATIENCE_S, 0.05
+    async def _holds(self, condition: Callable[[], Awaitable[bool]], patience: float = PATIENCE_S) -> bool:
+        end, pause = asyncio.get_running_loop().time() + patience, 0.05
         while not await condition():
             if asyncio.get_running_loop().time() > end:
                 return False
