@@ -103,6 +103,7 @@ def test_what_controllers_could_not_create_comes_then() -> None:
         ("ml/s", f"{KEY}=4", "has scopes"),
         ("ml", "pods=none", "no quota of namespace ml limits pods"),
         ("elsewhere", f"{KEY}=none", "no quota of namespace elsewhere limits"),
+        ("ml", f"{KEY}s=4", 'no node offers nvidia.com/gpus, and no pod asks for it; did you mean "nvidia.com/gpu"'),
     ],
 )  # fmt: skip
 def test_what_is_no_quota_is_refused(where: str, words: str, said: str) -> None:

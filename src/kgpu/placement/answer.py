@@ -68,6 +68,7 @@ def answer(
              for name in sorted(others)]  # fmt: skip
     new = (one.pod.namespace for one in outcomes if one.origin is not Origin.WAITING)
     notes += quotas.unseen(state, new)
+    notes += _no_namespace(state, (one.pod.namespace for one in outcomes if one.origin is Origin.SUBMITTED))
     return WhatIfAnswer(
         changes=told,
         outcomes=outcomes,
@@ -81,6 +82,15 @@ def answer(
         currency=prices.currency if prices is not None else "",
         notes=tuple(dict.fromkeys((*state.notes, *state.volumes.notes(), *notes))),
     )
+
+
+def _no_namespace(state: PlacementState, namespaces: Iterable[str]) -> Iterator[str]:
+    """Only where namespaces were read at all."""
+    known = {name for _, name in state.objects.get("Namespace", {})}
+    for name in sorted(set(namespaces) - known) if known else ():
+        near = did_you_mean(name, known)
+        told = f"namespace {one_line(name, 80)} is not there: the API server would refuse the pods"
+        yield told + (f"; {near}" if near else "")
 
 
 def _plan(state: PlacementState, resource: str, wanted: int) -> DefragPlan | None:

@@ -73,7 +73,24 @@ def _meant(state: PlacementState, change: SetQuota) -> list[QuotaView]:
             + (f"; {near}" if near else ""),
             f"one of {', '.join(sorted(own))}" if own else "a quota to change", "kubectl get resourcequotas -A",
         )  # fmt: skip
+    _check_known(state, change)
     return [QuotaView(namespace=change.namespace, name=change.quota or NEW)]
+
+
+def _check_known(state: PlacementState, change: SetQuota) -> None:
+    """A limit of what no node has and no pod asks for is a slip. Raises ConfigError."""
+    resource = change.key.removeprefix("requests.")
+    snapshot = state.snapshot
+    known = {name for node in snapshot.nodes.values() for name in node.view.allocatable}
+    known |= {name for pod in snapshot.pods.values() for name in pod.requests}
+    if "/" not in resource or resource.startswith("count/") or resource in known:
+        return
+    near = did_you_mean(resource, known)
+    offered = ", ".join(sorted(name for name in known if "/" in name))
+    raise ConfigError(
+        f"no node offers {one_line(resource, 80)}, and no pod asks for it" + (f"; {near}" if near else ""),
+        f"requests. of one of {offered}" if offered else "a resource that nodes offer", "correct --quota",
+    )  # fmt: skip
 
 
 def unseen(state: PlacementState, namespaces: Iterable[str]) -> Iterator[str]:

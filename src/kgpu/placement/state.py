@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from kgpu.base.plain import mapping, text
 from kgpu.fit import ClusterSnapshot, ClusterView, PodView, read
+from kgpu.fit.model import VolumeClaimView
 from kgpu.fit.outside_scheduler import quota_asks
 from kgpu.formats.accelerators import is_accelerator
 from kgpu.formats.names import MIRROR_ANNOTATION
@@ -79,8 +80,11 @@ class PlacementState:
         self.keep(obj)
         reader = read.READERS.get(text(obj.get("kind")))
         view = reader(obj) if reader is not None else None
-        if view is not None:
-            self.snapshot.put(view)
+        if view is None:
+            return
+        self.snapshot.put(view)
+        if isinstance(view, VolumeClaimView):
+            self.volumes.made(view)
 
     def get(self, kind: str, name: str, namespace: str = "") -> Object | None:
         return self.objects.get(kind, {}).get((namespace, name))

@@ -30,6 +30,22 @@ class VolumeBook:
         self.made_by: set[str] = set()
         """The classes that make volumes whose places are not known."""
 
+    def made(self, claim: VolumeClaimView) -> None:
+        """A claim comes. Where its class does not let it wait for a pod it has a volume at once: a free one, or one
+        that the class makes; where there is neither it stays without.
+        """
+        shelf = self._snapshot.shelf
+        if claim.volume or free_volumes.waits(claim, self._snapshot):
+            return
+        volume = free_volumes.anywhere(claim, self._snapshot)
+        storage = shelf.storage_classes.get(claim.storage_class)
+        if volume is None and storage is not None and storage.provisioner != free_volumes.BY_HAND:
+            volume = VolumeView(name=f"made-for-{claim.namespace}-{claim.name}")
+            self.made_by.add(claim.storage_class)
+        if volume is not None:
+            self._snapshot.put(replace(volume, claimed=claim.key))
+            self._snapshot.put(replace(claim, volume=volume.name, bound=True))
+
     def reserved(self, pod: PodView, node: NodeState) -> None:
         """The pod's claims get volumes on the node."""
         claims = free_volumes.waiting(pod, self._snapshot)
@@ -67,7 +83,7 @@ class VolumeBook:
         for name in sorted(self.made_by):
             yield (
                 f"volumes that StorageClass {one_line(name, 80)} makes are taken to be usable from every node that it "
-                "allows: its provisioner decides when the first pod has a node, also whether there is capacity"
+                "allows: its provisioner decides, also whether there is capacity"
             )
 
 

@@ -21,12 +21,26 @@ from kgpu.placement.model import Origin, ScaleWorkload, WhatIfAnswer
 from kgpu.placement.question import WhatIfQuestion
 from kgpu.placement.scaling import DELETION_COST
 from kgpu.placement.state import PlacementState
-from tests.lab.real.whatif_edits import CLAIMS, GPU, KEY, QUOTAS, READS, SPACE, VOLUMES, EditsCase, Object, WhatIfEdits
+from tests.lab.real.whatif_edits import (
+    CLAIMS,
+    CLASSES,
+    GPU,
+    KEY,
+    LOCAL,
+    QUOTAS,
+    READS,
+    SPACE,
+    VOLUMES,
+    EditsCase,
+    Object,
+    WhatIfEdits,
+)
 
 SETS = {
     "ReplicaSet": Resource("apps", "v1", "replicasets", "ReplicaSet"),
     "StatefulSet": Resource("apps", "v1", "statefulsets", "StatefulSet"),
 }
+AT_ONCE = {**LOCAL, "metadata": {"name": "at-once"}, "volumeBindingMode": "Immediate"}
 KINDS = ("scale", "scale", "drain", "volumes", "admission", "admission")
 PASSING = ("waiting for ephemeral volume controller", "is being deleted")
 SIZES = {"cpu": ("500m", "1", "2"), "memory": ("512Mi", "1Gi", "2Gi")}
@@ -49,8 +63,11 @@ class ControllerCase(EditsCase):
         self.drained = draw.choice(self.nodes)["metadata"]["name"]
         self.ephemeral = self.kind == "drain" and draw.random() < 0.4
         self.volumes = []
+        self.storage = AT_ONCE if self.kind == "volumes" and self.seed % 3 == 0 else LOCAL
         if self.kind == "volumes" or self.ephemeral:
             hosts = [draw.choice(self.nodes)["metadata"]["name"] for _ in range(draw.randint(0, 8))]
+            if self.storage is AT_ONCE:  # all on one node: which of them a claim gets is by chance
+                hosts = hosts[:1] * len(hosts)
             self.volumes = [self._volume(at, host) for at, host in enumerate(hosts)]
         self.hard = {
             key: f"{draw.randint(0, 3)}{'Gi' if 'memory' in key else ''}"
@@ -61,7 +78,7 @@ class ControllerCase(EditsCase):
     def _volume(self, at: int, host: str) -> Object:
         term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}
         spec = {
-            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "local",
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": self.storage["metadata"]["name"],
             "local": {"path": "/tmp"}, "persistentVolumeReclaimPolicy": "Retain",
             "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
         }  # fmt: skip
@@ -100,7 +117,7 @@ class ControllerCase(EditsCase):
         template = self._pod("x")
         del template["metadata"]["name"], template["metadata"]["namespace"], template["kind"], template["apiVersion"]
         template["metadata"]["labels"] = {"app": self.prefix}
-        claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "local",
+        claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": self.storage["metadata"]["name"],
                  "resources": {"requests": {"storage": "1Gi"}}}  # fmt: skip
         if self.ephemeral:
             template["spec"]["volumes"] = [{"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}}]
@@ -117,6 +134,10 @@ class ControllerCase(EditsCase):
 
 class WhatIfControllers(WhatIfEdits):
     """Cases one after another."""
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        await self.api.create(CLASSES, AT_ONCE)
 
     async def case(self, seed: int) -> None:
         case = ControllerCase(seed)
@@ -170,6 +191,18 @@ class WhatIfControllers(WhatIfEdits):
         """The workload's pods are there, and the scheduler has said something of each."""
         await self._make(SETS[case.owner], case.workload())
         await self._until(lambda: self._rest(case, case.replicas))
+        if case.storage is AT_ONCE and case.volumes:
+            await self._until(lambda: self._bound_at_once(case))
+
+    async def _bound_at_once(self, case: ControllerCase) -> bool:
+        """Whether as many of the claims have volumes, and of their pods nodes, as can have."""
+        bound = [claim for claim in await self._own(case, CLAIMS) if claim["status"].get("phase") == "Bound"]
+        host = case.volumes[0]["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"][0]
+        gpus = next(node["status"]["allocatable"].get(GPU, 0) for node in case.nodes
+                    if node["metadata"]["name"] == host["values"][0])  # fmt: skip
+        lands = sum(bool(pod["spec"].get("nodeName")) for pod in await self._own(case))
+        wanted = min(case.replicas, len(case.volumes))
+        return len(bound) == wanted and lands == min(wanted, int(gpus) // case.size)
 
     async def _rest(self, case: ControllerCase, count: int) -> bool:
         pods = await self._own(case)
