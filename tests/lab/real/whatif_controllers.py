@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from kgpu.fit import PodView
@@ -290,22 +290,21 @@ class WhatIfControllers(WhatIfEdits):
         """So many pods are there at last; as many have nodes and say why not as kgpu answered. Of ``old`` ones, by
         their uid, the scheduler need not say anything new.
         """
+        tried = [one for one in found.outcomes if not old or one.origin is Origin.DRAINED]
+        words = [one.message for one in tried if not one.node and "it would not be created" not in one.message]
         free = sum(room.free for room in found.after if room.resource == GPU)
+        ours = count, free, Counter(map(_plain, words))
+
+        def seen(pods: Sequence[Object]) -> tuple[int, int, Counter[str]]:
+            waiting = [one for one in pods if one["metadata"]["uid"] not in old and not one["spec"].get("nodeName")]
+            return len(pods), _free(case, pods), Counter(_plain(_said(one)) for one in waiting)
 
         async def settled() -> bool:
-            return await self._rest(case, count) and _free(case, await self._own(case)) == free
+            return seen(await self._own(case)) == ours
 
         await self._holds(settled, 60)
         pods = await self._own(case)
-        self._compare_counts("pods", len(pods), count)
-        self._compare_counts("free devices", _free(case, pods), free)
-        tried = [one for one in found.outcomes if not old or one.origin is Origin.DRAINED]
-        ours = Counter(
-            _plain(one.message) for one in tried if not one.node and "it would not be created" not in one.message
-        )
-        new = [pod for pod in pods if pod["metadata"]["uid"] not in old]
-        real = Counter(_plain(_said(pod)) for pod in new if not pod["spec"].get("nodeName"))
-        self._compare_counts("messages", real, ours)
+        self._compare_counts("pods, free devices, messages", seen(pods), ours)
         self.tally.pods += len(pods)
         self.tally.landed += sum(bool(pod["spec"].get("nodeName")) for pod in pods)
 
