@@ -160,6 +160,11 @@ def test_quotas_of_processors_and_memory_want_every_container_to_ask(
     assert said in found.outcomes[0].message
 
 
+def test_bytes_are_told_as_people_write_them() -> None:
+    found = ask(node("a"), quota=(("ml", "requests.memory=1536Mi"),), manifests=(NEW,))
+    assert found.changes[0] == "quota ml/what-if: requests.memory 1536Mi"
+
+
 def test_amounts_of_the_pod_itself_suffice() -> None:
     new = pod("new", owner="", resources={"requests": {"cpu": 2}, "limits": {"cpu": 3}})
     new["spec"]["containers"][0]["resources"] = {}

@@ -12,11 +12,11 @@ from typing import Final
 from kgpu.base.quantity import NANO, Quantity
 from kgpu.base.suggest import did_you_mean
 from kgpu.fit.model import CPU, MEMORY, PODS, STORAGE, PodView, Reason
-from kgpu.fit.resources import say
 from kgpu.fit.snapshot import ClusterSnapshot
 
 OWN: Final = "kgpu"
 _GATES: Final = "SchedulingGates"
+_BINARY: Final = {"Gi": 1 << 30, "Mi": 1 << 20, "Ki": 1 << 10}
 _STATED: Final = {
     key: f"{kind}.{name}"
     for name in (CPU, MEMORY)
@@ -80,7 +80,7 @@ def _quota(pod: PodView, snapshot: ClusterSnapshot) -> Iterator[Reason]:
                     f"exceeded quota: {quota.name}, requested: {key}={amounts[0]}, used: {key}={amounts[1]}, "
                     f"limited: {key}={amounts[2]}"
                 )
-                asked, had, allowed = (_told(key, nanos) for nanos in (asks[key], used, limit))
+                asked, had, allowed = (quota_amount(key, nanos) for nanos in (asks[key], used, limit))
                 sentence = (
                     f"quota {quota.name} of namespace {quota.namespace} allows {allowed} {key}, {had} are used, and "
                     f"the pod asks for {asked}: it would not be created"
@@ -88,10 +88,13 @@ def _quota(pod: PodView, snapshot: ClusterSnapshot) -> Iterator[Reason]:
                 yield Reason("ResourceQuota", phrase, sentence, subject=key)
 
 
-def _told(key: str, nanos: int) -> str:
-    """As people write it: bytes as ``8Gi``."""
-    name = key.rpartition(".")[2]
-    return say(name, -(-nanos // NANO)) if name in (MEMORY, STORAGE) else str(Quantity(nanos))
+def quota_amount(key: str, nanos: int) -> str:
+    """An amount of a quota's key, in billionths, exactly and as people write it: bytes as ``8Gi``."""
+    if key.rpartition(".")[2] in (MEMORY, STORAGE) and nanos:
+        for suffix, size in _BINARY.items():
+            if nanos % (size * NANO) == 0:
+                return f"{nanos // (size * NANO)}{suffix}"
+    return str(Quantity(nanos))
 
 
 def quota_asks(pod: PodView) -> dict[str, int]:

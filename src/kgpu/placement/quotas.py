@@ -13,10 +13,9 @@ from typing import Final
 from kgpu.base.errors import ConfigError
 from kgpu.base.plain import items, mapping, number, text
 from kgpu.base.printable import counted, one_line
-from kgpu.base.quantity import Quantity
 from kgpu.base.suggest import did_you_mean
 from kgpu.fit.model import CPU, MEMORY, PODS, STORAGE, QuotaView
-from kgpu.fit.outside_scheduler import quota_asks
+from kgpu.fit.outside_scheduler import quota_amount, quota_asks
 from kgpu.placement import workloads
 from kgpu.placement.model import Origin, PodToPlace, SetQuota
 from kgpu.placement.state import Object, PlacementState
@@ -42,7 +41,7 @@ def apply(state: PlacementState, change: SetQuota) -> str:
             hard[change.key] = change.amount
             used.setdefault(change.key, _used(state, change.namespace, change.key))
         state.snapshot.put(replace(quota, hard=hard, used=used))
-    limit = "no limit" if change.amount is None else str(Quantity(change.amount))
+    limit = "no limit" if change.amount is None else quota_amount(change.key, change.amount)
     where = f"{change.namespace}/{', '.join(quota.name for quota in quotas)}"
     back = list(_held_back(state, change.namespace))
     state.waiting += back

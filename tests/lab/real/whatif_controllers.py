@@ -40,7 +40,7 @@ SETS = {
     "ReplicaSet": Resource("apps", "v1", "replicasets", "ReplicaSet"),
     "StatefulSet": Resource("apps", "v1", "statefulsets", "StatefulSet"),
 }
-AT_ONCE = {**LOCAL, "metadata": {"name": "at-once"}, "volumeBindingMode": "Immediate"}
+AT_ONCE: Object = {**LOCAL, "metadata": {"name": "at-once"}, "volumeBindingMode": "Immediate"}
 KINDS = ("scale", "scale", "drain", "volumes", "admission", "admission")
 PASSING = ("waiting for ephemeral volume controller", "is being deleted")
 SIZES = {"cpu": ("500m", "1", "2"), "memory": ("512Mi", "1Gi", "2Gi")}

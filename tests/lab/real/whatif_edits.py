@@ -31,7 +31,7 @@ WORKLOADS = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload")
 READS = (NODES, PODS, QUOTAS, CLAIMS, VOLUMES, CLASSES, WORKLOADS)
 PATIENCE_S = 300.0
 """Only ends what would never end; a gang that does not start holds its nodes as long in the scheduler."""
-LOCAL = {
+LOCAL: Object = {
     "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "local"},
     "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer",
 }  # fmt: skip
