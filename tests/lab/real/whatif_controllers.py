@@ -229,19 +229,35 @@ class WhatIfControllers(WhatIfEdits):
         return scaling.ending(state, workloads.pods_of_workload(state, SPACE, case.owner, case.prefix), change)
 
     async def _age(self, case: ControllerCase) -> None:
-        """Some run, are ready for a minute or a day, or are cheap."""
+        """Some run, are ready for a minute or a day, or are cheap; and the controller has seen who is ready, which is
+        written last.
+        """
         now = dt.datetime.now(dt.UTC)
+        ready: list[tuple[str, Object]] = []
         for pod in await self._own(case):
             name = pod["metadata"]["name"]
             if case.draw.random() < 0.3:
                 cost = {"metadata": {"annotations": {DELETION_COST: case.draw.choice(("-5", "7"))}}}
                 await self.api.patch(PODS, name, cost, namespace=SPACE, kind=Patch.MERGE)
-            if pod["spec"].get("nodeName") and case.draw.random() < 0.6:
-                ready = case.draw.random() < 0.7
-                since = (now - dt.timedelta(seconds=case.draw.choice((60, 86400)))).strftime("%Y-%m-%dT%H:%M:%SZ")
-                row = {"type": "Ready", "status": str(ready), "lastTransitionTime": since}
-                status = {"status": {"phase": "Running", "conditions": [row]}}
-                await self.api.patch(PODS, name, status, namespace=SPACE, subresource="status", kind=Patch.STRATEGIC)
+            if not pod["spec"].get("nodeName") or case.draw.random() < 0.4:
+                continue
+            await self._say(name, {"phase": "Running"})
+            since = (now - dt.timedelta(seconds=case.draw.choice((60, 86400)))).strftime("%Y-%m-%dT%H:%M:%SZ")
+            if case.draw.random() < 0.7:
+                ready.append((name, {"type": "Ready", "status": "True", "lastTransitionTime": since}))
+        for name, condition in ready:
+            await self._say(name, {"conditions": [condition]})
+
+        async def seen() -> bool:
+            found = await self.api.get(SETS[case.owner], case.prefix, namespace=SPACE)
+            return found is not None and found["status"].get("readyReplicas", 0) == len(ready)
+
+        await self._until(seen)
+
+    async def _say(self, name: str, status: Object) -> None:
+        await self.api.patch(
+            PODS, name, {"status": status}, namespace=SPACE, subresource="status", kind=Patch.STRATEGIC
+        )
 
     async def _drain(self, case: ControllerCase) -> None:
         hard = {"hard": {KEY: str(case.size * case.replicas)}}
@@ -319,7 +335,7 @@ class WhatIfControllers(WhatIfEdits):
             try:
                 await self.api.create(PODS, pod)
             except KubeRefusedError as no:
-                if no.code != 403:
+                if " quota: " not in no.message:
                     raise
                 refused.add(pod["metadata"]["name"])
         ours = {one.pod.name for one in found.outcomes if "it would not be created" in one.message}

@@ -23,6 +23,7 @@ Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
 KEY = f"requests.{GPU}"
 SPACE = "default"
+ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
@@ -122,9 +123,13 @@ class WhatIfEdits:
         self.api, self.tally = api, EditsTally()
 
     async def prepare(self) -> None:
-        """The class of volumes that people make is there."""
+        """The class of volumes that people make is there, and the account without which no pod can be created."""
+        await self._until(lambda: self._exists(ACCOUNTS, "default", SPACE))
         if await self.api.get(CLASSES, LOCAL["metadata"]["name"]) is None:
             await self.api.create(CLASSES, LOCAL)
+
+    async def _exists(self, resource: Resource, name: str, namespace: str) -> bool:
+        return await self.api.get(resource, name, namespace=namespace) is not None
 
     async def case(self, seed: int) -> None:
         case = EditsCase(seed)
@@ -161,6 +166,8 @@ class WhatIfEdits:
                 try:
                     await self.api.create(PODS, pod)
                 except KubeRefusedError as no:
+                    if " quota: " not in no.message:
+                        raise
                     refused[pod["metadata"]["name"]] = str(no)
             made.append((PODS, case.probe()))
             await self.api.create(PODS, case.probe())
