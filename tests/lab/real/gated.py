@@ -104,8 +104,7 @@ class _Kept(threading.Thread):
     def __init__(self, command: list[str], log: IO[str]) -> None:
         super().__init__(daemon=True)
         self._command, self._log = command, log
-        self._lock = threading.Lock()
-        self._ending = False
+        self._lock, self._ending = threading.Lock(), threading.Event()
         self._process = self._begin()
 
     def _begin(self) -> subprocess.Popen[bytes]:
@@ -114,14 +113,15 @@ class _Kept(threading.Thread):
     def run(self) -> None:
         while True:
             self._process.wait()
+            self._ending.wait(0.5)  # so that one that can't start does not take a core
             with self._lock:
-                if self._ending:
+                if self._ending.is_set():
                     return
                 self._process = self._begin()
 
     def end(self) -> None:
         with self._lock:
-            self._ending = True
+            self._ending.set()
             self._process.terminate()
         self.join()
 
