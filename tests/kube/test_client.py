@@ -139,6 +139,24 @@ async def test_refusals_have_code_reason_message_and_three_parts(code: int, reas
     assert caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        (
+            'pods "p" is forbidden: exceeded quota: gpus, requested: pods=1, used: pods=4, limited: pods=4',
+            "describe quota",
+        ),
+        ('pods "p" is forbidden: failed quota: q: must specify requests.cpu for: c', "describe quota"),
+        ('pods "p" is forbidden: User "u" cannot get resource "pods"', "RBAC"),
+    ],
+)
+async def test_a_quota_is_no_missing_permission(message: str, remedy: str, tmp_path: Path) -> None:
+    async with Server(lambda *_: status(403, "Forbidden", message)).running(tmp_path) as api:
+        with pytest.raises(KubeRefusedError) as caught:
+            await api.create(PODS, {"metadata": {"name": "p", "namespace": "n"}})
+    assert remedy in caught.value.remedy
+
+
 async def test_lists_are_read_to_the_last_page(tmp_path: Path) -> None:
     def answer(line: str, _headers: dict[str, str], _body: bytes) -> tuple[int, str]:
         second = "continue=more" in line

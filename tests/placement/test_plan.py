@@ -33,6 +33,25 @@ def test_a_drained_nodes_pods_go_where_they_fit_and_the_bare_ones_end() -> None:
     assert found.holds
 
 
+def test_a_pod_that_ends_already_is_not_made_again_by_a_drain_but_a_stateful_sets_is() -> None:
+    going = pod("p", 4, "a")
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert ask(node("a"), node("b"), going, drain=("a",)).outcomes == ()
+    going["metadata"]["ownerReferences"][0]["kind"] = "StatefulSet"
+    assert by_name(ask(node("a"), node("b"), going, drain=("a",)).outcomes) == {"p": "b"}
+
+
+def test_a_namespace_that_is_not_there_is_told() -> None:
+    spaces = [{"kind": "Namespace", "metadata": {"name": name}} for name in ("ml", "web")]
+    new = manifest(1)
+    assert ask(node("a"), *spaces, manifests=(new,)).notes == ()
+    new["metadata"]["namespace"] = "weg"
+    told = 'namespace weg is not there: the API server would refuse the pods; did you mean "web"?'
+    assert ask(node("a"), *spaces, manifests=(new,)).notes == (told,)
+    assert ask(node("a"), *spaces, manifests=({"kind": "Namespace", "metadata": {"name": "weg"}}, new)).notes == ()
+    assert ask(node("a"), manifests=(new,)).notes == ()
+
+
 def test_a_drain_that_leaves_pods_without_a_node_says_why_with_counts() -> None:
     found = ask(node("a"), node("b"), node("c", 0), pod("p", 8, "a"), pod("q", 2, "b"), drain=("a",))
     (one,) = found.without_node

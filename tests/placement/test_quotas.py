@@ -103,9 +103,78 @@ def test_what_controllers_could_not_create_comes_then() -> None:
         ("ml/s", f"{KEY}=4", "has scopes"),
         ("ml", "pods=none", "no quota of namespace ml limits pods"),
         ("elsewhere", f"{KEY}=none", "no quota of namespace elsewhere limits"),
+        ("ml", f"{KEY}s=4", 'no node offers nvidia.com/gpus, and no pod asks for it; did you mean "nvidia.com/gpu"'),
     ],
 )  # fmt: skip
 def test_what_is_no_quota_is_refused(where: str, words: str, said: str) -> None:
     scoped = quota({KEY: "4"}, {}, "s", scopes=["BestEffort"])
     with pytest.raises(ConfigError, match=said):
         ask(*CLUSTER, quota({KEY: "4"}, {KEY: "4"}), scoped, quota=((where, words),), manifests=(NEW,))
+
+
+def test_a_drained_pod_is_made_again_where_the_quota_is_full_with_it() -> None:
+    full = quota({KEY: "4"}, {KEY: "4"})
+    found = ask(*CLUSTER, full, quota=(), drain=("a",))
+    assert by_name(found.outcomes) == {"p": "b"}
+    less = ask(*CLUSTER, full, quota=(("ml", f"{KEY}=3"),), drain=("a",))
+    assert "allows 3" in less.outcomes[0].message
+    assert ", 0 are used," in less.outcomes[0].message
+
+
+def test_what_ends_for_good_is_not_used_any_more() -> None:
+    bare = pod("bare", 4, "a", owner="")
+    full = quota({KEY: "4"}, {KEY: "4"})
+    found = ask(node("a"), node("b"), bare, full, quota=(), drain=("a",), manifests=(NEW,))
+    assert by_name(found.outcomes) == {"new": "b"}
+
+
+def test_a_preempted_pod_has_to_get_past_quotas_again() -> None:
+    urgent = {**NEW, "spec": {**NEW["spec"], "priority": 10}, "metadata": {"name": "urgent", "namespace": "other"}}
+    cluster = [node("a", 4), pod("p", 4, "a"), quota({KEY: "4"}, {KEY: "4"})]
+    assert "Insufficient" in ask(*cluster, quota=(), manifests=(urgent,)).outcomes[1].message
+    less = ask(*cluster, quota=(("ml", f"{KEY}=3"),), manifests=(urgent,))
+    assert [one.node for one in less.outcomes] == ["a", ""]
+    assert "it would not be created" in less.outcomes[1].message
+
+
+@pytest.mark.parametrize(
+    ("hard", "resources", "said"),
+    [
+        ({"requests.cpu": "8"}, {}, "limits requests.cpu, and a container"),
+        ({"cpu": "8", "memory": "8"}, {"requests": {"cpu": 1}}, "limits memory, and a container"),
+        ({"limits.memory": "8Gi"}, {"requests": {"memory": "1Gi"}}, "limits limits.memory, and a container"),
+        ({"limits.memory": "8Gi"}, {"limits": {"memory": "9Gi"}}, "the pod asks for 9Gi"),
+        ({"limits.memory": "8Gi"}, {"limits": {"memory": "8Gi"}}, ""),
+        ({"requests.cpu": "1"}, {"limits": {"cpu": "500m"}}, ""),
+        ({"limits.ephemeral-storage": "1"}, {}, ""),
+        ({"limits.cpu": "2"}, {"requests": {"cpu": 1}, "limits": {"cpu": "2001m"}}, "the pod asks for 2001m"),
+    ],
+)
+def test_quotas_of_processors_and_memory_want_every_container_to_ask(
+    hard: dict[str, str], resources: Object, said: str
+) -> None:
+    new = pod("new", owner="")
+    new["spec"]["containers"][0]["resources"] = resources
+    found = ask(node("a"), quota(hard, dict.fromkeys(hard, "0")), quota=(), manifests=(new,))
+    assert found.holds is not bool(said)
+    assert said in found.outcomes[0].message
+
+
+def test_bytes_are_told_as_people_write_them() -> None:
+    found = ask(node("a"), quota=(("ml", "requests.memory=1536Mi"),), manifests=(NEW,))
+    assert found.changes[0] == "quota ml/what-if: requests.memory 1536Mi"
+
+
+def test_amounts_of_the_pod_itself_suffice() -> None:
+    new = pod("new", owner="", resources={"requests": {"cpu": 2}, "limits": {"cpu": 3}})
+    new["spec"]["containers"][0]["resources"] = {}
+    hard = {"requests.cpu": "2", "limits.cpu": "2"}
+    found = ask(node("a"), quota(hard, dict.fromkeys(hard, "0")), quota=(), manifests=(new,))
+    assert "allows 2 limits.cpu, 0 are used, and the pod asks for 3" in found.outcomes[0].message
+
+
+def test_a_quota_with_scopes_is_told_where_pods_come() -> None:
+    scoped = quota({"pods": "0"}, {"pods": "0"}, scopes=["NotTerminating"])
+    found = ask(node("a"), scoped, quota=(), manifests=(NEW,))
+    assert found.notes == ("quota ml/q has scopes, so that it counts some pods alone: it is not looked at",)
+    assert ask(node("a"), scoped, pod("p"), quota=()).notes == ()

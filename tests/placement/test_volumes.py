@@ -114,3 +114,49 @@ def test_ephemeral_volumes_have_claims() -> None:
     found = pod("p", 1, owner="", volumes=[{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}])
     del found["metadata"]["uid"]
     assert by_name(ask(*NODES, storage(), volume("v", "b"), manifests=(found,)).outcomes) == {"p": "b"}
+
+
+def test_an_ephemeral_volume_goes_with_its_pod_and_the_next_one_gets_another() -> None:
+    own = [{"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": claim("x")["spec"]}}}]
+    bound = claim("p-data", volumeName="va")
+    bound["status"], bound["metadata"]["annotations"] = {"phase": "Bound"}, {"pv.kubernetes.io/bind-completed": "yes"}
+    taken = volume("va", "a", claimRef={"namespace": "ml", "name": "p-data"})
+    cluster = [*NODES, storage(), bound, taken, pod("p", 1, "a", volumes=own)]
+    assert by_name(ask(*cluster, volume("vb", "b"), drain=("a",)).outcomes) == {"p": "b"}
+    none = ask(*cluster, drain=("a",)).outcomes[0].message
+    assert none.startswith(f"0/2 nodes are available: 1 {NONE_FREE}, 1 node(s) were unschedulable.")
+
+
+def test_a_claim_that_is_no_ephemeral_volumes_keeps_its_volume() -> None:
+    bound = claim("c", volumeName="va")
+    bound["status"], bound["metadata"]["annotations"] = {"phase": "Bound"}, {"pv.kubernetes.io/bind-completed": "yes"}
+    taken = volume("va", "a", claimRef={"namespace": "ml", "name": "c"})
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]
+    found = ask(*NODES, storage(), bound, taken, volume("vb", "b"), pod("p", 1, "a", volumes=volumes), drain=("a",))
+    assert "didn't match PersistentVolume's node affinity" in found.outcomes[0].message
+
+
+IMMEDIATE = {**storage("now", "csi.example.com"), "volumeBindingMode": "Immediate"}
+
+
+def test_a_claim_that_does_not_wait_has_a_volume_before_its_pod() -> None:
+    """A class that makes volumes does so at once; what is to be said is that nobody knows where they can be used."""
+    found = ask(*NODES, IMMEDIATE, manifests=(claim("c", of="now"), user("p", "c")), namespace="ml")
+    assert by_name(found.outcomes) == {"p": "a"}
+    assert "volumes that StorageClass now makes are taken to be usable from every node" in found.notes[0]
+
+
+def test_a_claim_that_does_not_wait_takes_a_free_volume_wherever_that_is() -> None:
+    by_hand = {**IMMEDIATE, "provisioner": "kubernetes.io/no-provisioner"}
+    ours = (claim("c", of="now"), claim("d", of="now"), user("p", "c"), user("q", "d"))
+    free = [volume("v", "b", storageClassName="now"), volume("w", "a", "20Gi", storageClassName="now")]
+    found = ask(*NODES, by_hand, *free, manifests=ours, namespace="ml")
+    assert by_name(found.outcomes) == {"p": "b", "q": "a"}
+    less = ask(*NODES, by_hand, free[0], manifests=ours, namespace="ml")
+    assert by_name(less.outcomes) == {"p": "b", "q": ""}
+    assert "unbound immediate PersistentVolumeClaims" in less.without_node[0].message
+
+
+def test_a_claim_that_is_there_without_a_volume_is_not_given_one() -> None:
+    found = ask(*NODES, IMMEDIATE, claim("c", of="now"), user("p", "c"))
+    assert "unbound immediate PersistentVolumeClaims" in found.outcomes[0].message

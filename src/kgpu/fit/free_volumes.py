@@ -47,12 +47,21 @@ def taken(
     return found
 
 
+def anywhere(claim: VolumeClaimView, snapshot: ClusterSnapshot) -> VolumeView | None:
+    """The free volume that a claim gets which does not wait for its first consumer: the controller asks for no node."""
+    return _best([volume for volume in snapshot.shelf.volumes.values() if _suits(volume, claim)], claim)
+
+
 def _free(claim: VolumeClaimView, node: NodeState, snapshot: ClusterSnapshot, chosen: set[str]) -> VolumeView | None:
-    """The smallest; one that was meant for the claim goes before all."""
     usable = [
         volume for volume in snapshot.shelf.volumes.values()
         if volume.name not in chosen and _suits(volume, claim) and _reaches(volume, node)
     ]  # fmt: skip
+    return _best(usable, claim)
+
+
+def _best(usable: Sequence[VolumeView], claim: VolumeClaimView) -> VolumeView | None:
+    """The smallest; one that was meant for the claim goes before all."""
     meant = [volume for volume in usable if volume.claimed == claim.key]
     return min(meant or usable, key=lambda volume: (volume.capacity, volume.name), default=None)
 

@@ -122,6 +122,10 @@ class PodView:
     used: Amounts = field(default_factory=dict)
     nonzero: Amounts = field(default_factory=dict)
     """cpu and memory with the scheduler's floor for containers that ask for none; scores go by it."""
+    limits: Amounts = field(default_factory=dict)
+    """Of cpu, memory and ephemeral storage, as ``requests``; quotas go by them."""
+    unsaid: frozenset[str] = frozenset()
+    """``requests.cpu``, ``limits.memory`` and the like that one of its containers does not say; quotas want them."""
     ports: tuple[HostPort, ...] = ()
     volume_claims: tuple[tuple[str, bool], ...] = ()
     """Names of PersistentVolumeClaims, each with whether it is generated for an ephemeral volume."""

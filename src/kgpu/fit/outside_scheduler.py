@@ -11,11 +11,18 @@ from typing import Final
 
 from kgpu.base.quantity import NANO, Quantity
 from kgpu.base.suggest import did_you_mean
-from kgpu.fit.model import CPU, PODS, PodView, Reason
+from kgpu.fit.model import CPU, MEMORY, PODS, STORAGE, PodView, Reason
 from kgpu.fit.snapshot import ClusterSnapshot
 
 OWN: Final = "kgpu"
 _GATES: Final = "SchedulingGates"
+_BINARY: Final = {"Gi": 1 << 30, "Mi": 1 << 20, "Ki": 1 << 10}
+_STATED: Final = {
+    key: f"{kind}.{name}"
+    for name in (CPU, MEMORY)
+    for key, kind in ((name, "requests"), (f"requests.{name}", "requests"), (f"limits.{name}", "limits"))
+}
+"""Keys of quotas that want every container to say how much it asks for."""
 
 
 def reasons(pod: PodView, snapshot: ClusterSnapshot) -> tuple[Reason, ...]:
@@ -57,6 +64,14 @@ def _quota(pod: PodView, snapshot: ClusterSnapshot) -> Iterator[Reason]:
     for quota in snapshot.shelf.quotas.values():
         if quota.namespace != pod.namespace or quota.scoped:
             continue
+        if missing := sorted(key for key in quota.hard if _STATED.get(key) in pod.unsaid):
+            phrase = f"failed quota: {quota.name}: must specify {', '.join(missing)}"
+            sentence = (
+                f"quota {quota.name} of namespace {quota.namespace} limits {', '.join(missing)}, and a container of "
+                "the pod does not say how much it asks for: it would not be created"
+            )
+            yield Reason("ResourceQuota", phrase, sentence, subject=missing[0])
+            continue
         for key, limit in quota.hard.items():
             used = quota.used.get(key, 0)
             if key in asks and used + asks[key] > limit:
@@ -65,21 +80,33 @@ def _quota(pod: PodView, snapshot: ClusterSnapshot) -> Iterator[Reason]:
                     f"exceeded quota: {quota.name}, requested: {key}={amounts[0]}, used: {key}={amounts[1]}, "
                     f"limited: {key}={amounts[2]}"
                 )
+                asked, had, allowed = (quota_amount(key, nanos) for nanos in (asks[key], used, limit))
                 sentence = (
-                    f"quota {quota.name} of namespace {quota.namespace} allows {amounts[2]} {key}, {amounts[1]} are "
-                    f"used, and the pod asks for {amounts[0]}: it would not be created"
+                    f"quota {quota.name} of namespace {quota.namespace} allows {allowed} {key}, {had} are used, and "
+                    f"the pod asks for {asked}: it would not be created"
                 )
                 yield Reason("ResourceQuota", phrase, sentence, subject=key)
 
 
+def quota_amount(key: str, nanos: int) -> str:
+    """An amount of a quota's key, in billionths, exactly and as people write it: bytes as ``8Gi``."""
+    if key.rpartition(".")[2] in (MEMORY, STORAGE) and nanos:
+        for suffix, size in _BINARY.items():
+            if nanos % (size * NANO) == 0:
+                return f"{nanos // (size * NANO)}{suffix}"
+    return str(Quantity(nanos))
+
+
 def quota_asks(pod: PodView) -> dict[str, int]:
-    """What a pod takes of quotas, in billionths, by their keys: requests, and the pod itself."""
+    """What a pod takes of quotas, in billionths, by their keys: requests, limits, and the pod itself."""
     asks = {PODS: NANO, "count/pods": NANO}
     for name, amount in pod.requests.items():
         exact = amount * (NANO // 1000 if name == CPU else NANO)
         asks[f"requests.{name}"] = exact
         if "/" not in name:
             asks[name] = exact
+    for name, amount in pod.limits.items():
+        asks[f"limits.{name}"] = amount * (NANO // 1000 if name == CPU else NANO)
     return asks
 
 

@@ -30,7 +30,16 @@ from kgpu.fit.model import (
     VolumeView,
     WeightedNodeTerm,
 )
-from kgpu.fit.resources import amounts, container_requests, nanos, pod_nonzero, pod_requests, pod_used
+from kgpu.fit.resources import (
+    amounts,
+    container_requests,
+    nanos,
+    pod_limits,
+    pod_nonzero,
+    pod_requests,
+    pod_used,
+    unsaid,
+)
 from kgpu.fit.selectors import (
     EVERYTHING,
     LABEL_OPERATORS,
@@ -270,6 +279,8 @@ def pod(obj: Object) -> PodView | None:
         requests=requests,
         used=used,
         nonzero=amounts(pod_nonzero(spec, [])),
+        limits=amounts(pod_limits(spec)),
+        unsaid=unsaid(spec),
         ports=_host_ports(spec),
         volume_claims=_volume_claims(spec, name),
         claims=_claims(spec, status),

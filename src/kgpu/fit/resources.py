@@ -19,6 +19,7 @@ Nanos: TypeAlias = dict[str, int]
 
 _MILLI: Final = NANO // 1000
 _POD_LEVEL: Final = frozenset({CPU, MEMORY})
+_LIMITED: Final = (CPU, MEMORY, STORAGE)
 _HUGE_PAGES: Final = "hugepages-"
 # What scores count for a container that asks for none.
 _FLOOR: Final = {CPU: NANO // 10, MEMORY: 200 * 1024 * 1024 * NANO}
@@ -103,6 +104,38 @@ def _total(
     running.update(_pod_level(mapping(spec.get("resources")), running, problems))
     _add(running, nanos(spec.get("overhead"), problems, "spec.overhead."))
     return running
+
+
+def pod_limits(spec: Mapping[str, Any]) -> Nanos:
+    """What limits of cpu, memory and ephemeral storage add up to, as quotas count them."""
+    limited = {
+        **spec,
+        **{field: [_only_limits(row) for row in map(mapping, items(spec.get(field)))]
+           for field in ("containers", "initContainers")},
+        "resources": {"requests": mapping(mapping(spec.get("resources")).get("limits"))}, "overhead": {},
+    }  # fmt: skip
+    found = _total(limited, {}, [], floor=False, infeasible=False)
+    overhead = nanos(spec.get("overhead"), [])
+    return {name: found[name] + overhead.get(name, 0) for name in _LIMITED if name in found}
+
+
+def _only_limits(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**container, "resources": {"requests": mapping(mapping(container.get("resources")).get("limits"))}}
+
+
+def unsaid(spec: Mapping[str, Any]) -> frozenset[str]:
+    """Requests and limits of cpu and memory that a container leaves out, as ``requests.cpu``; none where the pod has
+    amounts of its own. A limit stands in for a missing request.
+    """
+    if mapping(spec.get("resources")):
+        return frozenset()
+    found: set[str] = set()
+    for container in (*items(spec.get("containers")), *items(spec.get("initContainers"))):
+        resources = mapping(mapping(container).get("resources"))
+        limits = mapping(resources.get("limits"))
+        said = {"limits": limits, "requests": {**limits, **mapping(resources.get("requests"))}}
+        found |= {f"{kind}.{name}" for kind, amounts in said.items() for name in _POD_LEVEL if name not in amounts}
+    return frozenset(found)
 
 
 def container_requests(container: Mapping[str, Any], problems: list[str]) -> Nanos:

@@ -413,10 +413,13 @@ def _refusal(method: str, path: str, answer: HttpAnswer | httpx2.Response) -> Ku
 
 def _status_error(method: str, path: str, code: int, status: Object) -> KubeRefusedError:
     message = str(status.get("message") or "no reason given")
+    remedy = _TODO_BY_CODE.get(code, "see the API server's log")
+    if code == 403 and " quota: " in message:  # exceeded, or one of what a container does not ask for
+        remedy = "ask for less, or for what the quota wants, or raise it: kubectl describe quota"
     return KubeRefusedError(
         f"the API server refused {method} {path}: {message} ({code})",
         "a request that it accepts",
-        _TODO_BY_CODE.get(code, "see the API server's log"),
+        remedy,
         code=code,
         reason=str(status.get("reason") or ""),
         message=message,

@@ -13,9 +13,9 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.plain import mapping, text
 from kgpu.base.printable import one_line
 from kgpu.base.suggest import did_you_mean
-from kgpu.placement import capacity, edits, groups, layouts, quality, question
+from kgpu.placement import capacity, edits, groups, layouts, quality, question, quotas
 from kgpu.placement.defrag import defragment
-from kgpu.placement.model import DefragPlan, PriceChange, WhatIfAnswer
+from kgpu.placement.model import DefragPlan, Origin, PriceChange, WhatIfAnswer
 from kgpu.placement.plan import Placing, by_points
 from kgpu.placement.question import WhatIfQuestion
 from kgpu.placement.state import Chooser, Object, PlacementState
@@ -66,6 +66,9 @@ def answer(
     others = {one.pod.scheduler for one in outcomes} - {DEFAULT_SCHEDULER}
     notes = [f"scheduler {one_line(name, 80)} places some of the pods by rules of its own; the default one's are used"
              for name in sorted(others)]  # fmt: skip
+    new = (one.pod.namespace for one in outcomes if one.origin is not Origin.WAITING)
+    notes += quotas.unseen(state, new)
+    notes += _no_namespace(state, (one.pod.namespace for one in outcomes if one.origin is Origin.SUBMITTED))
     return WhatIfAnswer(
         changes=told,
         outcomes=outcomes,
@@ -79,6 +82,15 @@ def answer(
         currency=prices.currency if prices is not None else "",
         notes=tuple(dict.fromkeys((*state.notes, *state.volumes.notes(), *notes))),
     )
+
+
+def _no_namespace(state: PlacementState, namespaces: Iterable[str]) -> Iterator[str]:
+    """Only where namespaces were read at all."""
+    known = {name for _, name in state.objects.get("Namespace", {})}
+    for name in sorted(set(namespaces) - known) if known else ():
+        near = did_you_mean(name, known)
+        told = f"namespace {one_line(name, 80)} is not there: the API server would refuse the pods"
+        yield told + (f"; {near}" if near else "")
 
 
 def _plan(state: PlacementState, resource: str, wanted: int) -> DefragPlan | None:

@@ -18,7 +18,7 @@ from kgpu.fit.model import BudgetView, NodeView, PodView
 from kgpu.fit.selectors import Taint
 from kgpu.formats.accelerators import is_accelerator
 from kgpu.formats.names import LABEL_HOSTNAME, TAINT_UNSCHEDULABLE
-from kgpu.placement import layouts, quotas, workloads
+from kgpu.placement import layouts, quotas, scaling, workloads
 from kgpu.placement.model import (
     AddNodes,
     Change,
@@ -91,7 +91,11 @@ def _drain(state: PlacementState, change: DrainNode) -> str:
 def _empty(state: PlacementState, node: str, leaves: Callable[[PodView], bool]) -> None:
     """The pods that leave the node need another one; what that breaks is noted."""
     pods = sorted(filter(leaves, state.snapshot.nodes[node].pods.values()), key=lambda pod: (pod.created, pod.key))
-    _note_budgets(state, pods, node)
+    for pod in pods:
+        if pod.deleting and not pod.owner.startswith("StatefulSet/"):  # the one that follows it is there already
+            state.end(pod)
+    pods = [pod for pod in pods if pod.id in state.snapshot.pods]
+    _note_budgets(state, [pod for pod in pods if not pod.deleting], node)
     lost: list[str] = []
     for pod in pods:
         again = state.evict(pod, Origin.DRAINED)
@@ -145,43 +149,6 @@ def _listed(node: NodeView) -> str:
     return ", ".join(f"{amount} {name}" for name, amount in sorted(node.allocatable.items()) if is_accelerator(name))
 
 
-def _scale(state: PlacementState, change: ScaleWorkload) -> str:
-    where = f"{change.namespace}/{change.kind}/{change.name}"
-    if not 0 <= change.replicas <= workloads.MAX_PODS:
-        raise ConfigError(f"{where}={change.replicas}", f"0 to {workloads.MAX_PODS} pods", "correct --scale")
-    obj = state.get(change.kind, change.name, change.namespace)
-    pods = workloads.pods_of_workload(state, change.namespace, change.kind, change.name)
-    if obj is None and not pods:
-        known = [f"{space}/{change.kind}/{name}" for space, name in state.objects.get(change.kind, {})]
-        near = did_you_mean(where, known)
-        raise ConfigError(
-            f"there is no {one_line(where, 120)}" + (f"; {near}" if near else ""), "NAMESPACE/KIND/NAME of a workload",
-            "correct --scale",
-        )  # fmt: skip
-    for pod in pods[: max(0, len(pods) - change.replicas)]:
-        state.remove(pod)
-        state.count_in_quotas(pod, -1)
-        state.waiting = [row for row in state.waiting if row.pod.id != pod.id]
-    for number in range(len(pods), change.replicas):
-        state.waiting.append(PodToPlace(pod=_one_more(state, obj, pods, change, number), origin=Origin.SCALED))
-    return f"scale {where} from {len(pods)} to {change.replicas}"
-
-
-def _one_more(
-    state: PlacementState, obj: Mapping[str, Any] | None, pods: list[PodView], change: ScaleWorkload, number: int
-) -> PodView:
-    name = f"{change.name}-new-{number}"
-    template = mapping(mapping(mapping(obj).get("spec")).get("template"))
-    if template:
-        return workloads.made_pod(state, template, (change.namespace, name), owner=f"{change.kind}/{change.name}")
-    if pods:
-        return state.copy_of(pods[-1], name, state.pod_object(pods[-1]))
-    raise ConfigError(
-        f"the pods of {change.namespace}/{change.kind}/{change.name} are not known: it has none, and no template",
-        "a workload with spec.template", "give its pods' manifest with -f",
-    )  # fmt: skip
-
-
 def _submit(state: PlacementState, change: SubmitPods) -> str:
     makers = [obj for obj in change.objects if text(obj.get("kind")) not in workloads.BESIDE]
     for obj in change.objects:
@@ -218,6 +185,6 @@ _APPLY: Final[Mapping[type, Callable[[PlacementState, Any], str]]] = {
     CutGpus: _cut,
     ShareGpus: _share,
     SetQuota: quotas.apply,
-    ScaleWorkload: _scale,
+    ScaleWorkload: scaling.apply,
     SubmitPods: _submit,
 }

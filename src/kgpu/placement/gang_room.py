@@ -12,12 +12,11 @@ from dataclasses import replace
 from typing import Final
 
 from kgpu.base.printable import counted, one_line
-from kgpu.base.quantity import Quantity
 from kgpu.fit import PodView
 from kgpu.fit.checks import FilterFaultError
 from kgpu.fit.cycle import Cycle
 from kgpu.fit.model import NodeView
-from kgpu.fit.outside_scheduler import quota_asks
+from kgpu.fit.outside_scheduler import quota_amount, quota_asks
 from kgpu.formats import names
 from kgpu.placement import templates
 from kgpu.placement.model import NodeTemplate
@@ -54,7 +53,9 @@ def more_quota(state: PlacementState, pods: Iterable[PodView]) -> tuple[str, ...
             needed = {key: quota.used.get(key, 0) + asks[key] for key in sorted(quota.hard) if key in asks}
             where = f"quota {one_line(quota.name, 80)} of {one_line(namespace, 80)}"
             found += [
-                f"{where} at {key}={Quantity(all_of)}" for key, all_of in needed.items() if all_of > quota.hard[key]
+                f"{where} at {key}={quota_amount(key, all_of)}"
+                for key, all_of in needed.items()
+                if all_of > quota.hard[key]
             ]
     return tuple(found)
 

@@ -23,8 +23,6 @@ from kgpu.placement.gangs import told
 from kgpu.placement.model import GangOutcome, Origin, PodOutcome, PodToPlace
 from kgpu.placement.state import Chooser, PlacementState
 
-_NEW: Final = (Origin.SUBMITTED, Origin.SCALED, Origin.CREATED)
-"""Pods that quotas have not counted yet."""
 MOST_HELPED: Final = 20
 """For how many gangs that don't fit it is looked for what would help."""
 _Row = TypeVar("_Row", PodToPlace, PodOutcome)
@@ -71,12 +69,15 @@ class Placing:
             _, _, row = heapq.heappop(queue)
             if not self._starts_as_one(row, ran):
                 outcome, victims = self.one(row)
-                for victim in victims:
-                    count += 1
-                    heapq.heappush(queue, (-victim.pod.priority, count, victim))
                 if not outcome.node:
                     again.append((len(outcomes), row))
                 outcomes.append(outcome)
+                for victim in victims:
+                    if (refused := self._refusal(victim)) is not None:
+                        outcomes.append(refused)
+                        continue
+                    count += 1
+                    heapq.heappush(queue, (-victim.pod.priority, count, victim))
             elif row.gang not in tried:
                 tried.add(row.gang)
                 found = self.together(gangs[row.gang], self.state.gangs[row.gang].least - ran[row.gang])
@@ -115,15 +116,22 @@ class Placing:
         refused: list[PodOutcome] = []
         created: list[PodToPlace] = []
         for row in self.state.waiting:
-            reasons = tuple(reason.sentence for reason in outside_scheduler.reasons(row.pod, self.state.snapshot))
-            if reasons:
-                refused.append(_refused(row, "; ".join(reasons), reasons))
-            else:
+            why = self._refusal(row)
+            if why is None:
                 created.append(row)
-                if row.origin in _NEW:
-                    self.state.count_in_quotas(row.pod, 1)
+            else:
+                refused.append(why)
         self.state.waiting.clear()
         return created, refused
+
+    def _refusal(self, row: PodToPlace) -> PodOutcome | None:
+        """What keeps the pod from the scheduler; else None, and quotas count it."""
+        reasons = tuple(reason.sentence for reason in outside_scheduler.reasons(row.pod, self.state.snapshot))
+        if reasons:
+            return _refused(row, "; ".join(reasons), reasons)
+        if row.origin is not Origin.WAITING:
+            self.state.count_in_quotas(row.pod, 1)
+        return None
 
     def one(self, row: PodToPlace) -> tuple[PodOutcome, list[PodToPlace]]:
         """A pod by itself, and the pods that it puts out and that are made anew."""

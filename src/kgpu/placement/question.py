@@ -79,7 +79,7 @@ def _quota(where: str, words: str) -> SetQuota:
         why = "Kubernetes counts requests of it alone" if extended else "what pods take of it is not known"
         raise ConfigError(
             f"{shown}: {why}",
-            "requests.NAME of a resource, cpu, memory, ephemeral-storage, hugepages-SIZE, or pods",
+            "requests.NAME of a resource, cpu, memory, ephemeral-storage, limits. of these, hugepages-SIZE, pods",
             f"write requests.{one_line(key, 80)}" if extended else "leave it out",
         )  # fmt: skip
     if amount.lower() == "none":

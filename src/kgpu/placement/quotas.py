@@ -1,29 +1,28 @@
 """Another limit in a namespace's ResourceQuotas, and the pods that controllers could not create before it. Pure.
 
-Amounts are counted as the API server's admission does for pods: requests, and pods themselves. A limit that was not
-there counts the pods that exist. A quota with scopes counts only some pods, and is not changed here.
+Amounts are counted as the API server's admission does for pods: requests, limits, and pods themselves. A limit that
+was not there counts the pods that exist. A quota with scopes counts only some pods, and is not changed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from kgpu.base.errors import ConfigError
 from kgpu.base.plain import items, mapping, number, text
 from kgpu.base.printable import counted, one_line
-from kgpu.base.quantity import Quantity
 from kgpu.base.suggest import did_you_mean
 from kgpu.fit.model import CPU, MEMORY, PODS, STORAGE, QuotaView
-from kgpu.fit.outside_scheduler import quota_asks
+from kgpu.fit.outside_scheduler import quota_amount, quota_asks
 from kgpu.placement import workloads
 from kgpu.placement.model import Origin, PodToPlace, SetQuota
 from kgpu.placement.state import Object, PlacementState
 
 NEW: Final = "what-if"
 """What a quota is called that a question makes."""
-_WHOLE: Final = (CPU, MEMORY, STORAGE, PODS, "count/pods")
+_WHOLE: Final = (CPU, MEMORY, STORAGE, PODS, "count/pods", *(f"limits.{name}" for name in (CPU, MEMORY, STORAGE)))
 _BEGIN: Final = ("requests.", "hugepages-")
 
 
@@ -42,7 +41,7 @@ def apply(state: PlacementState, change: SetQuota) -> str:
             hard[change.key] = change.amount
             used.setdefault(change.key, _used(state, change.namespace, change.key))
         state.snapshot.put(replace(quota, hard=hard, used=used))
-    limit = "no limit" if change.amount is None else str(Quantity(change.amount))
+    limit = "no limit" if change.amount is None else quota_amount(change.key, change.amount)
     where = f"{change.namespace}/{', '.join(quota.name for quota in quotas)}"
     back = list(_held_back(state, change.namespace))
     state.waiting += back
@@ -73,7 +72,33 @@ def _meant(state: PlacementState, change: SetQuota) -> list[QuotaView]:
             + (f"; {near}" if near else ""),
             f"one of {', '.join(sorted(own))}" if own else "a quota to change", "kubectl get resourcequotas -A",
         )  # fmt: skip
+    _check_known(state, change)
     return [QuotaView(namespace=change.namespace, name=change.quota or NEW)]
+
+
+def _check_known(state: PlacementState, change: SetQuota) -> None:
+    """A limit of what no node has and no pod asks for is a slip. Raises ConfigError."""
+    resource = change.key.removeprefix("requests.")
+    snapshot = state.snapshot
+    known = {name for node in snapshot.nodes.values() for name in node.view.allocatable}
+    known |= {name for pod in snapshot.pods.values() for name in pod.requests}
+    if "/" not in resource or resource.startswith("count/") or resource in known:
+        return
+    near = did_you_mean(resource, known)
+    offered = ", ".join(sorted(name for name in known if "/" in name))
+    raise ConfigError(
+        f"no node offers {one_line(resource, 80)}, and no pod asks for it" + (f"; {near}" if near else ""),
+        f"requests. of one of {offered}" if offered else "a resource that nodes offer", "correct --quota",
+    )  # fmt: skip
+
+
+def unseen(state: PlacementState, namespaces: Iterable[str]) -> Iterator[str]:
+    """Which quotas are left out of account, as they count only some of the pods."""
+    wanted = set(namespaces)
+    for quota in state.snapshot.shelf.quotas.values():
+        if quota.scoped and quota.namespace in wanted:
+            where = f"{one_line(quota.namespace, 80)}/{one_line(quota.name, 80)}"
+            yield f"quota {where} has scopes, so that it counts some pods alone: it is not looked at"
 
 
 def _used(state: PlacementState, namespace: str, key: str) -> int:

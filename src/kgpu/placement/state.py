@@ -11,13 +11,14 @@ from typing import Any, Final, TypeAlias
 
 from kgpu.base.plain import mapping, text
 from kgpu.fit import ClusterSnapshot, ClusterView, PodView, read
+from kgpu.fit.model import VolumeClaimView
 from kgpu.fit.outside_scheduler import quota_asks
 from kgpu.formats.accelerators import is_accelerator
 from kgpu.formats.names import MIRROR_ANNOTATION
 from kgpu.kube.owners import PodGang, gang_of
 from kgpu.placement.claims import ClaimBook
 from kgpu.placement.model import GangWish, Origin, PodToPlace
-from kgpu.placement.volumes import VolumeBook, with_class
+from kgpu.placement.volumes import VolumeBook, ephemeral_claims, with_class
 
 Object: TypeAlias = Mapping[str, Any]
 Key: TypeAlias = tuple[str, str]
@@ -79,8 +80,11 @@ class PlacementState:
         self.keep(obj)
         reader = read.READERS.get(text(obj.get("kind")))
         view = reader(obj) if reader is not None else None
-        if view is not None:
-            self.snapshot.put(view)
+        if view is None:
+            return
+        self.snapshot.put(view)
+        if isinstance(view, VolumeClaimView):
+            self.volumes.made(view)
 
     def get(self, kind: str, name: str, namespace: str = "") -> Object | None:
         return self.objects.get(kind, {}).get((namespace, name))
@@ -104,7 +108,12 @@ class PlacementState:
         )  # fmt: skip
         known = obj if obj is not None else self.pod_object(pod)
         self._note_group(new, known)
-        return replace(new, claims=self.claims.made_for(new, known))
+        for claim in ephemeral_claims(mapping(known.get("spec")), name):
+            metadata = {**mapping(claim.get("metadata")), "namespace": pod.namespace}
+            if (pod.namespace, text(metadata.get("name"))) not in self.snapshot.shelf.volume_claims:
+                self.bring({**claim, "metadata": metadata})
+        volumes = tuple((_renamed(claim, pod.name, name) if own else claim, own) for claim, own in pod.volume_claims)
+        return replace(new, claims=self.claims.made_for(new, known), volume_claims=volumes)
 
     def _note_group(self, pod: PodView, obj: Object) -> None:
         gang = gang_of(obj)
@@ -112,17 +121,22 @@ class PlacementState:
             self.groups[pod.id] = gang
 
     def evict(self, pod: PodView, origin: Origin) -> PodToPlace | None:
-        """Take a pod off its node. The one that its controller makes instead, None where nobody does."""
+        """Take a pod off its node. The one that its controller makes instead, None where nobody does.
+
+        Quotas don't count it any more: the new one has to get past them again.
+        """
         obj = self.pod_object(pod)
-        self.remove(pod)
+        self.end(pod)
         if not pod.owner or pod.owner.startswith(("DaemonSet/", "Node/")):
             return None
         return PodToPlace(pod=self.copy_of(pod, pod.name, obj), origin=origin, came_from=pod.node)
 
-    def remove(self, pod: PodView) -> None:
-        """A pod ends, and its claims with it."""
+    def end(self, pod: PodView) -> None:
+        """A pod ends, and its claims with it; quotas no longer count it."""
+        self.count_in_quotas(pod, -1)
         self.snapshot.drop(pod)
         self.claims.released(pod)
+        self.volumes.released(pod)
 
     def bind(self, pod: PodView, node: str) -> None:
         """The pod gets the node, and its claims devices and volumes there."""
@@ -152,3 +166,8 @@ class PlacementState:
         }
         asked = {name for pod in self.snapshot.pods.values() for name, many in pod.requests.items() if many}
         return tuple(sorted(filter(is_accelerator, offered | asked)))
+
+
+def _renamed(claim: str, pod: str, new: str) -> str:
+    """The claim of an ephemeral volume is called after its pod."""
+    return new + claim[len(pod) :]

@@ -30,6 +30,22 @@ class VolumeBook:
         self.made_by: set[str] = set()
         """The classes that make volumes whose places are not known."""
 
+    def made(self, claim: VolumeClaimView) -> None:
+        """A claim comes. Where its class does not let it wait for a pod it has a volume at once: a free one, or one
+        that the class makes; where there is neither it stays without.
+        """
+        shelf = self._snapshot.shelf
+        if claim.volume or free_volumes.waits(claim, self._snapshot):
+            return
+        volume = free_volumes.anywhere(claim, self._snapshot)
+        storage = shelf.storage_classes.get(claim.storage_class)
+        if volume is None and storage is not None and storage.provisioner != free_volumes.BY_HAND:
+            volume = VolumeView(name=f"made-for-{claim.namespace}-{claim.name}")
+            self.made_by.add(claim.storage_class)
+        if volume is not None:
+            self._snapshot.put(replace(volume, claimed=claim.key))
+            self._snapshot.put(replace(claim, volume=volume.name, bound=True))
+
     def reserved(self, pod: PodView, node: NodeState) -> None:
         """The pod's claims get volumes on the node."""
         claims = free_volumes.waiting(pod, self._snapshot)
@@ -48,12 +64,26 @@ class VolumeBook:
         for view in self._before.pop(pod.id, ()):
             self._snapshot.put(view)
 
+    def released(self, pod: PodView) -> None:
+        """The pod ends, and with it the claims of its ephemeral volumes: the volumes they had are not free again, as
+        their reclaim policy deletes or keeps them.
+        """
+        self._before.pop(pod.id, None)
+        for name, ephemeral in pod.volume_claims:
+            claim = self._snapshot.shelf.volume_claims.get((pod.namespace, name)) if ephemeral else None
+            if claim is None:
+                continue
+            self._snapshot.drop(claim)
+            volume = self._snapshot.shelf.volumes.get(claim.volume)
+            if volume is not None:
+                self._snapshot.put(replace(volume, available=False))
+
     def notes(self) -> Iterable[str]:
         """What is not known."""
         for name in sorted(self.made_by):
             yield (
                 f"volumes that StorageClass {one_line(name, 80)} makes are taken to be usable from every node that it "
-                "allows: its provisioner decides when the first pod has a node, also whether there is capacity"
+                "allows: its provisioner decides, also whether there is capacity"
             )
 
 
@@ -68,11 +98,17 @@ def claims_of(spec: Object, templates: Iterable[Object], pod: str) -> tuple[list
         made.append(_claim(f"{name}-{pod}", template))
         own = {"name": name, "persistentVolumeClaim": {"claimName": f"{name}-{pod}"}}
         volumes = [*(volume for volume in volumes if volume.get("name") != name), own]
-    for volume in volumes:
+    return made + ephemeral_claims({"volumes": volumes}, pod), list(volumes)
+
+
+def ephemeral_claims(spec: Object, pod: str) -> list[Object]:
+    """Those of a pod's ephemeral volumes, without their namespace."""
+    found: list[Object] = []
+    for volume in map(mapping, items(spec.get("volumes"))):
         template = mapping(mapping(volume.get("ephemeral")).get("volumeClaimTemplate"))
         if template:
-            made.append(_claim(f"{pod}-{text(volume.get('name'))}", template))
-    return made, list(volumes)
+            found.append(_claim(f"{pod}-{text(volume.get('name'))}", template))
+    return found
 
 
 def _claim(name: str, template: Object) -> Object:

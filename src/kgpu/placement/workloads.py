@@ -136,11 +136,11 @@ def _overhead(state: PlacementState, spec: dict[str, Any]) -> None:
 
 
 def pods_of_workload(state: PlacementState, namespace: str, kind: str, name: str) -> list[PodView]:
-    """The pods of a controller; of a Deployment those of its ReplicaSets."""
+    """The pods of a controller, without those that end already; of a Deployment those of its ReplicaSets."""
     owners = {f"{kind}/{name}"}
     if kind == "Deployment":
         for (space, own), obj in state.objects.get("ReplicaSet", {}).items():
             if space == namespace and read.owner_of(mapping(obj.get("metadata"))) == f"Deployment/{name}":
                 owners.add(f"ReplicaSet/{own}")
-    pods = (pod for pod in state.snapshot.pods.values() if pod.namespace == namespace and pod.owner in owners)
-    return sorted(pods, key=lambda pod: (not pod.node, pod.created, pod.name))
+    pods = [pod for pod in state.snapshot.pods.values() if pod.namespace == namespace and pod.owner in owners]
+    return sorted((pod for pod in pods if not pod.deleting), key=lambda pod: (pod.created, pod.name))

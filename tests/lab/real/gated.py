@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -49,6 +51,13 @@ class Gated:
         self.stack.callback(process.wait)
         self.stack.callback(process.terminate)
 
+    def keep(self, program: str, *flags: str) -> None:
+        """Start it again whenever it ends, as a kubelet does."""
+        log = self.stack.enter_context((self.folder / f"{program}.log").open("w"))
+        kept = _Kept([str(self.bin / program), *flags], log)
+        self.stack.callback(kept.end)
+        kept.start()
+
     @property
     def kubeconfig(self) -> Path:
         """Of the administrator."""
@@ -75,14 +84,46 @@ class Gated:
         )  # fmt: skip
 
     def start_scheduler(self, *, binding_conditions: bool = False) -> None:
-        """Without ``binding_conditions`` it reserves claims that were allocated before, as by somebody else."""
+        """Without ``binding_conditions`` it reserves claims that were allocated before, as by somebody else.
+
+        That of 1.35.4 dies at times when pods of a gang are deleted while it looks at them (a nil pointer in
+        ``podGroupInfo.UnscheduledPods``): it is started again.
+        """
         said = str(binding_conditions).lower()
         gates = self.gates.replace("DRADeviceBindingConditions=true", f"DRADeviceBindingConditions={said}")
-        self.start(
+        self.keep(
             "kube-scheduler", f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0",
             "--authentication-skip-lookup", f"--feature-gates={gates}", "--kube-api-qps=500",
             "--kube-api-burst=1000",
         )  # fmt: skip
+
+
+class _Kept(threading.Thread):
+    """A process that is there until ``end``."""
+
+    def __init__(self, command: list[str], log: IO[str]) -> None:
+        super().__init__(daemon=True)
+        self._command, self._log = command, log
+        self._lock, self._ending = threading.Lock(), threading.Event()
+        self._process = self._begin()
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._command, stdout=self._log, stderr=subprocess.STDOUT)
+
+    def run(self) -> None:
+        while True:
+            self._process.wait()
+            self._ending.wait(0.5)  # so that one that can't start does not take a core
+            with self._lock:
+                if self._ending.is_set():
+                    return
+                self._process = self._begin()
+
+    def end(self) -> None:
+        with self._lock:
+            self._ending.set()
+            self._process.terminate()
+        self.join()
 
 
 @contextmanager

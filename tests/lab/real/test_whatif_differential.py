@@ -1,7 +1,7 @@
 """``kgpu whatif`` is what happens: random clusters and changes, on the real control plane and in kgpu's answer.
 
-25 cases here, 500 in ``make test-deep``; ``KGPU_WHATIF_SEED`` is the first one's seed. Compared is which pods land,
-where, and what is said of those that don't; ``whatif_oracle`` says how the scheduler's dice are dealt with.
+25 cases here, 500 in ``make test-deep``, or ``KGPU_WHATIF_CASES``; ``KGPU_WHATIF_SEED`` is the first one's seed.
+Compared is which pods land, where, and what is said of those that don't; ``whatif_oracle`` says how the scheduler's dice are dealt with.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.lab.real.conftest import Cluster
 from tests.lab.real.scheduler_oracle import open_oracle
 from tests.lab.real.whatif_oracle import WhatIfOracle
 
-CASES = count(25, 500)
+CASES = int(os.environ.get("KGPU_WHATIF_CASES", count(25, 500)))
 SEED = int(os.environ.get("KGPU_WHATIF_SEED", "40000"))
 
 

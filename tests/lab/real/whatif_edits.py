@@ -23,6 +23,7 @@ Object = dict[str, Any]
 GPU = "nvidia.com/gpu"
 KEY = f"requests.{GPU}"
 SPACE = "default"
+ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
@@ -31,7 +32,7 @@ WORKLOADS = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload")
 READS = (NODES, PODS, QUOTAS, CLAIMS, VOLUMES, CLASSES, WORKLOADS)
 PATIENCE_S = 300.0
 """Only ends what would never end; a gang that does not start holds its nodes as long in the scheduler."""
-LOCAL = {
+LOCAL: Object = {
     "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "local"},
     "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer",
 }  # fmt: skip
@@ -121,6 +122,15 @@ class WhatIfEdits:
     def __init__(self, api: KubeApi) -> None:
         self.api, self.tally = api, EditsTally()
 
+    async def prepare(self) -> None:
+        """The class of volumes that people make is there, and the account without which no pod can be created."""
+        await self._until(lambda: self._exists(ACCOUNTS, "default", SPACE))
+        if await self.api.get(CLASSES, LOCAL["metadata"]["name"]) is None:
+            await self.api.create(CLASSES, LOCAL)
+
+    async def _exists(self, resource: Resource, name: str, namespace: str) -> bool:
+        return await self.api.get(resource, name, namespace=namespace) is not None
+
     async def case(self, seed: int) -> None:
         case = EditsCase(seed)
         made: list[tuple[Resource, Object]] = []
@@ -147,6 +157,7 @@ class WhatIfEdits:
                 change = {"spec": {"hard": {KEY: str(case.quota[1])}}}
                 await self.api.patch(QUOTAS, case.prefix, change, namespace=SPACE, kind=Patch.MERGE)
                 await self._until(lambda: self._limits(case.prefix, case.quota[1]))
+                await self._until(lambda: self._refuses_beyond(case, case.quota[1]))
             for claim in case.claims():
                 await make(CLAIMS, claim)
             refused: dict[str, str] = {}
@@ -155,6 +166,8 @@ class WhatIfEdits:
                 try:
                     await self.api.create(PODS, pod)
                 except KubeRefusedError as no:
+                    if " quota: " not in no.message:
+                        raise
                     refused[pod["metadata"]["name"]] = str(no)
             made.append((PODS, case.probe()))
             await self.api.create(PODS, case.probe())
@@ -245,6 +258,18 @@ class WhatIfEdits:
         status = (found or {}).get("status") or {}
         return status.get("hard") == {KEY: str(amount)} and KEY in (status.get("used") or {})
 
+    async def _refuses_beyond(self, case: EditsCase, amount: int) -> bool:
+        """Whether the API server's admission goes by the limit: what it has read may be older than its status."""
+        huge = case.probe()
+        huge["metadata"]["name"] += "-huge"
+        huge["spec"]["containers"][0]["resources"] = {"limits": {GPU: "1000"}}
+        try:
+            await self.api.create(PODS, huge)
+        except KubeRefusedError as no:
+            return no.message.endswith(f"limited: {KEY}={amount}")
+        await self._gone(PODS, huge["metadata"]["name"], SPACE)
+        return False
+
     async def _gone(self, resource: Resource, name: str, namespace: str) -> None:
         async def gone() -> bool:
             found = await self.api.get(resource, name, namespace=namespace)
@@ -261,8 +286,8 @@ class WhatIfEdits:
 
         await self._until(gone)
 
-    async def _holds(self, condition: Callable[[], Awaitable[bool]]) -> bool:
-        end, pause = asyncio.get_running_loop().time() + PATIENCE_S, 0.05
+    async def _holds(self, condition: Callable[[], Awaitable[bool]], patience: float = PATIENCE_S) -> bool:
+        end, pause = asyncio.get_running_loop().time() + patience, 0.05
         while not await condition():
             if asyncio.get_running_loop().time() > end:
                 return False
