@@ -28,13 +28,13 @@ def told_to(gathered: KnownCluster, rights: ViewerRights) -> KnownCluster:
     if sees is None:
         return gathered
     if rights.nodes:
-        findings = tuple(_with_evidence(one, _Told(sees)) for one in gathered.report.value.findings)
+        findings = tuple(_with_evidence(one, _ToldNodes(sees)) for one in gathered.report.value.findings)
         return replace(gathered, report=replace(gathered.report, value=ToldReport(findings=findings)))
     names = _names(gathered)
     named = frozenset(node.name for node in gathered.nodes if _has_pods_of(node, sees))
     aliases = {name: f"hidden {number}" for number, name in enumerate(names, 1) if name not in named}
     hidden = tuple(aliases)
-    may = _Told(sees, named)
+    may = _ToldNodes(sees, named)
     findings = tuple(_told(one, may, hidden) for one in gathered.report.value.findings)
     idleness = gathered.idleness.value
     silent = {
@@ -54,7 +54,7 @@ def told_to(gathered: KnownCluster, rights: ViewerRights) -> KnownCluster:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ToldNodes:
     """The namespaces and nodes that may be named; ``nodes`` None for all, and for all else than pods and nodes."""
 
     namespaces: frozenset[str]
@@ -100,12 +100,12 @@ def _unnamed(node: GpuNode, aliases: Mapping[str, str]) -> GpuNode:
     return replace(node, name=alias, hostname="", gpus=gpus, trouble=trouble, remark=None, through="")
 
 
-def _told(finding: ToldFinding, may: _Told, hidden: tuple[str, ...]) -> ToldFinding:
+def _told(finding: ToldFinding, may: _ToldNodes, hidden: tuple[str, ...]) -> ToldFinding:
     told = _with_evidence(finding, may)
     return told if may.subject(finding) and not quotes(told, hidden) else _UNTOLD
 
 
-def _with_evidence(finding: ToldFinding, may: _Told) -> ToldFinding:
+def _with_evidence(finding: ToldFinding, may: _ToldNodes) -> ToldFinding:
     """With the evidence that may be quoted, and the nodes that may be named."""
     return msgspec.structs.replace(
         finding,
