@@ -104,6 +104,17 @@ def test_a_held_gpu_is_idle_after_its_window_and_warm_up(node: Node) -> None:
     assert node.looks(40, RESTING, pod()) is S.HELD_IDLE
 
 
+def test_when_it_was_busy_last_is_known_long_after_its_window_and_a_restart(node: Node) -> None:
+    node.looks(3, WORKING, pod())
+    busy = node.now_us
+    node.looks(3 * HOUR, RESTING, pod())
+    unit = node.gathering.gathered.devices[GPU].unit
+    assert (unit.state, unit.idle_since_us, unit.busy_us) == (S.HELD_IDLE, busy, busy)
+    node.restart()
+    node.look(RESTING, pod())
+    assert node.gathering.gathered.devices[GPU].unit.idle_since_us == busy
+
+
 def test_nothing_on_it_is_held_empty(node: Node) -> None:
     node.look(BARE, pod())
     assert node.looks(HOUR + 2, BARE, pod()) is S.HELD_EMPTY

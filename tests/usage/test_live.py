@@ -86,6 +86,24 @@ def test_a_device_is_judged_by_its_stretches(said: DeviceSaid, state: UsageState
     assert one(said).verdict.state is state
 
 
+@pytest.mark.parametrize(
+    ("busy", "limit", "since"),
+    [
+        (None, 0.05, None),  # it was not while it was watched: since it was given to its pod
+        (UPTIME - 3 * 3600 * 1_000_000, 0.05, HEARD - 3 * 3600),  # before all stretches that were asked for
+        (UPTIME, 0.3, HEARD - 16 * BUCKET_US / 1e6),  # busy by the agent's limit all the time, and not by this one
+    ],
+)
+def test_it_is_idle_since_it_was_busy_last_however_long_it_is_held(
+    busy: int | None, limit: float, since: float | None
+) -> None:
+    found = one(
+        device(0.0 if limit < 0.1 else 0.2, holder(), busy_us=busy), rules=IdleRules(window=3600.0, idle_below=limit)
+    )
+    assert found.verdict.state is S.HELD_IDLE
+    assert found.verdict.idle_since == since
+
+
 def test_what_is_old_says_nothing() -> None:
     assert one(device(0.0, holder()), now=HEARD + 61.0).verdict.state is S.UNKNOWN
 

@@ -120,7 +120,8 @@ class HolderSaid(_SaidRecord, frozen=True, kw_only=True):
 
 class DeviceSaid(_SaidRecord, frozen=True, kw_only=True):
     """A device, or a partition of it, as it was at the agent's last look. ``held``: False where nobody can say who
-    holds it. ``idle_limit_w``: what it can't draw without work.
+    holds it. ``idle_limit_w``: what it can't draw without work. ``busy_us``: when it was last busy by the agent's own
+    limit, which may be long before the first of ``buckets``; None where it was not while it was watched.
     """
 
     device: Name
@@ -134,6 +135,7 @@ class DeviceSaid(_SaidRecord, frozen=True, kw_only=True):
     buckets: Annotated[tuple[UsageBucket, ...], Meta(max_length=1024)] = ()
     held: bool = True
     holders: Annotated[tuple[HolderSaid, ...], Meta(max_length=4096)] = ()
+    busy_us: Uptime | None = None
 
 
 class UsageNow(_SaidRecord, frozen=True, kw_only=True):

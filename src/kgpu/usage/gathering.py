@@ -72,7 +72,9 @@ class TrackedHolder(msgspec.Struct, kw_only=True):
 
 
 class TrackedUnit(msgspec.Struct, kw_only=True):
-    """A device, or a partition of it: its states' counters, and what was seen."""
+    """A device, or a partition of it: its states' counters, and what was seen. ``busy_us``: when it was last busy, None
+    where it never was while it was watched; stretches are kept for a window alone.
+    """
 
     states_us: dict[UsageState, int] = msgspec.field(default_factory=dict)
     profile: str = ""
@@ -82,6 +84,7 @@ class TrackedUnit(msgspec.Struct, kw_only=True):
     state: UsageState = UsageState.UNKNOWN
     why: str = ""
     idle_since_us: int | None = None
+    busy_us: int | None = None
     alone_us: int = 0
     """Since when nobody holds it."""
 
@@ -244,6 +247,8 @@ class Gathering:
         )  # fmt: skip
         key = (step.name, partition, "")
         self._close(key, unit.watch.add(reading, step.begin_us, step.end_us, device), step.end_us, out)
+        if reading is not None and (activity(reading) or 0.0) >= self._rules.idle_below:
+            unit.busy_us = step.end_us
         _set(unit, self._verdict(step, partition, unit, device, read=reading is not None))
 
     def _verdict(
@@ -263,7 +268,8 @@ class Gathering:
         lingers = step.end_us - unit.alone_us < LINGER_US or unit.source is UsageSource.CARD
         if device.held_since is None and lingers:
             readings = [msgspec.structs.replace(one, processes=frozenset(), memory_mib=0.0) for one in readings]
-        return judge(readings, step.end_us / 1e6, device, self._rules)
+        busy = None if unit.busy_us is None else unit.busy_us / 1e6
+        return judge(readings, step.end_us / 1e6, device, self._rules, last_busy=busy)
 
     def _close(self, key: UnitKey, bucket: UsageBucket | None, now_us: int, out: Accounted) -> None:
         if bucket is None:

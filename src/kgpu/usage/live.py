@@ -88,7 +88,8 @@ def _device(one: DeviceSaid, agent: HeardAgent, rules: IdleRules, now: float) ->
         held_since=max((said.held_since or 0.0 for said in holders), default=None), memory_mib=one.memory_mib,
         usable=one.usable, idle_floor_w=_floor(one, rules),
     )  # fmt: skip
-    verdict = judge(readings(one.buckets, one.last, agent.at), now, device, rules)
+    busy = None if one.busy_us is None else agent.at(one.busy_us)
+    verdict = judge(readings(one.buckets, one.last, agent.at), now, device, rules, last_busy=busy)
     if not one.held:
         verdict = UsageVerdict(state=UsageState.UNKNOWN, why="nobody can say who holds it", coverage=verdict.coverage)
     shared = len(holders) > 1 or (one.source is UsageSource.CARD and bool(holders))

@@ -181,9 +181,13 @@ def _draws_power(reading: UsageReading, device: WatchedDevice, rules: IdleRules)
 
 
 def judge(
-    readings: Iterable[UsageReading], now: float, device: WatchedDevice, rules: IdleRules = USUAL_RULES
-) -> UsageVerdict:
-    """The state now, by the readings of the window; older ones only say since when, later ones do not count."""
+    readings: Iterable[UsageReading], now: float, device: WatchedDevice, rules: IdleRules = USUAL_RULES, *,
+    last_busy: float | None = None,
+) -> UsageVerdict:  # fmt: skip
+    """The state now, by the readings of the window; older ones only say since when, later ones do not count.
+
+    ``last_busy``: when it was busy last, by whoever has watched it for longer than there are readings.
+    """
     begin = now - rules.window
     past = sorted((one for one in readings if one.at <= now), key=lambda one: one.at)
     known = [one for one in past if one.at >= begin - rules.longest_gap]
@@ -211,7 +215,8 @@ def judge(
                 (UsageState.HELD_IDLE, "not active through the window") if _may_be_occupied(last, device)
                 else (UsageState.HELD_EMPTY, "no process and no memory on it, through the window")
             )  # fmt: skip
-            return verdict(state, why, idle_since=_idle_since(past, rules), kept=_kept(device, begin))
+            since = _idle_since(past, rules, last_busy)
+            return verdict(state, why, idle_since=since, kept=_kept(device, begin))
         return verdict(*refuted)
     if now_active < rules.starved_below and _is_fed(last, rules):
         return verdict(UsageState.STARVED, "hardly active, while data comes in or the CPU works")
@@ -261,15 +266,19 @@ def _not_idle(
     return next(((state, why) for holds, state, why in rows if holds), None)
 
 
-def _idle_since(past: Sequence[UsageReading], rules: IdleRules) -> float | None:
-    """When the last busy reading ended: at the next one, or with the longest gap."""
+def _idle_since(past: Sequence[UsageReading], rules: IdleRules, last_busy: float | None) -> float | None:
+    """When the last busy reading ended: at the next one, or with the longest gap. Where none was busy it is
+    ``last_busy``, if that was before them: within them, the rules' own limit counts.
+    """
     for at in range(len(past) - 1, -1, -1):
         if (activity(past[at]) or 0.0) >= rules.idle_below:
             if past[at].span:
                 return past[at].at
             end = past[at].at + rules.longest_gap
             return min(end, past[at + 1].at) if at + 1 < len(past) else end
-    return None
+    if last_busy is None or not past:
+        return last_busy
+    return min(last_busy, past[0].at - past[0].span)
 
 
 def _kept(device: WatchedDevice, begin: float) -> tuple[str, ...]:

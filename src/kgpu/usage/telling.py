@@ -96,6 +96,7 @@ def _device(device: str, part: str, gpu: TrackedGpu, unit: TrackedUnit, closed: 
         source=unit.source, idle_limit_w=None if part else gpu.idle_limit_w, last=unit.watch.last,
         buckets=unit.watch.buckets(closed.get((device, part, ""), ())), held=gpu.known,
         holders=tuple(_holder(gpu.holders[key], shares, closed.get((device, part, key), ())) for key in keys),
+        busy_us=unit.busy_us,
     )  # fmt: skip
 
 

@@ -220,6 +220,8 @@ def put_back(store: UsageStore) -> None:
     for gpu in of_research(gathered):
         for holder in gpu.holders.values():
             holder.since_us -= HOUR * 10**6
+        if gpu.unit.busy_us is not None:
+            gpu.unit.busy_us -= HOUR * 10**6
         stretch = gpu.unit.watch.open
         assert stretch is not None
         # What was on the GPU before its pod, such as kgpu's first check, would have been an hour ago, too.

@@ -297,8 +297,9 @@ class HeldDevice:
 
     @property
     def idle_since(self) -> float | None:
-        """When it was busy last, or when it was given to its pod."""
-        return self.verdict.idle_since if self.verdict.idle_since is not None else self.holder.held_since
+        """When it was busy last, or when it was given to its pod, whichever came later; None where neither is known."""
+        known = [one for one in (self.verdict.idle_since, self.holder.held_since) if one is not None]
+        return max(known, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

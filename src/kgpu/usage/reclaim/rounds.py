@@ -449,8 +449,8 @@ def _of_policy(
 
 
 def _since(device: DeviceNow) -> float | None:
-    held = [holder.held_since for holder in device.holders if holder.held_since is not None]
-    return device.verdict.idle_since if device.verdict.idle_since is not None else max(held, default=None)
+    moments = (device.verdict.idle_since, *(holder.held_since for holder in device.holders))
+    return max((moment for moment in moments if moment is not None), default=None)
 
 
 def _is_news(entry: EpisodeEntry | None, since: float, now: float) -> bool:
