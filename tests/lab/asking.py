@@ -4,7 +4,6 @@ hundred times as much processor time as the question.
 
 from __future__ import annotations
 
-import functools
 import http.client
 import json
 import ssl
@@ -51,7 +50,9 @@ def read(kubeconfig: Path, path: str) -> Any:
     try:
         status, answer = _ask(kubeconfig, path)
     except (http.client.HTTPException, OSError):  # the server ends connections that nobody uses
-        _connection.cache_clear()
+        connection, _ = _OPEN.pop(kubeconfig, (None, ""))
+        if connection is not None:
+            connection.close()
         status, answer = _ask(kubeconfig, path)
     if status != http.HTTPStatus.OK:
         raise LookupError(f"{path}: {status} {answer.decode(errors='replace')}")
@@ -65,8 +66,17 @@ def _ask(kubeconfig: Path, path: str) -> tuple[int, bytes]:
     return answer.status, answer.read()
 
 
-@functools.cache
+_OPEN: Final[dict[Path, tuple[http.client.HTTPSConnection, str]]] = {}
+"""A connection for each lab, and the token to ask with."""
+
+
 def _connection(kubeconfig: Path) -> tuple[http.client.HTTPSConnection, str]:
+    if kubeconfig not in _OPEN:
+        _OPEN[kubeconfig] = _opened(kubeconfig)
+    return _OPEN[kubeconfig]
+
+
+def _opened(kubeconfig: Path) -> tuple[http.client.HTTPSConnection, str]:
     server = apiserver.read(kubeconfig)
     tls = ssl.create_default_context(cadata=server.ca.decode())
     host = urllib.parse.urlparse(server.url).netloc
