@@ -9,6 +9,8 @@ import re
 import time
 from typing import Any
 
+from kgpu.lab import processes
+
 ROUNDS = 20
 REGISTERED_WITHIN_S = 2.0
 UUID = re.compile(r"UUID: (GPU-[0-9a-f-]+)")
@@ -88,7 +90,7 @@ def test_the_agent_is_killed_twenty_times(gpus: Any) -> None:
     gpus.wait_phase("steady", "Running")
     _until(gpus, lambda: len(_seen(gpus, "steady")) == 2, "the steady pod's GPUs")
     before, held = gpus.pods()["steady"], _seen(gpus, "steady")
-    agents = set()
+    agents = set[processes.ProcessRecord]()
     seen: dict[str, set[str]] = {}
     for number in range(ROUNDS):
         # Pods come and go all the time, so that the kill falls into allocations too.
@@ -100,7 +102,7 @@ def test_the_agent_is_killed_twenty_times(gpus: Any) -> None:
             _until(gpus, lambda number=number: _one_runs(gpus, number), "a pod of a round to run")
             _keep_theirs(gpus, seen)
         time.sleep(chance.uniform(0, 1.0))  # the random moment of the kill
-        agents.add(_kill(gpus))
+        agents.add(_kill(gpus, agents))
         _no_device_twice(gpus)
         _keep_theirs(gpus, seen)
     assert len(agents) == ROUNDS
@@ -152,7 +154,15 @@ def _keep_theirs(cluster: Any, known: dict[str, set[str]]) -> None:
             assert known.setdefault(name, devices) == devices
 
 
-def _kill(cluster: Any) -> int:
-    """SIGKILL the agent as soon as there is one; its pid."""
-    _until(cluster, lambda: cluster.lab.agent_pid, "an agent to kill")
-    return int(cluster.lab.kill_agent().pid)
+def _kill(cluster: Any, killed: set[processes.ProcessRecord]) -> processes.ProcessRecord:
+    """SIGKILL the agent as soon as there is another than those: one that was killed is seen until it is reaped."""
+
+    def another() -> bool:
+        try:
+            return bool(pid := cluster.lab.agent_pid) and processes.record(pid) not in killed
+        except OSError:
+            return False
+
+    _until(cluster, another, "an agent to kill")
+    found: processes.ProcessRecord = cluster.lab.kill_agent()
+    return found
