@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -180,6 +180,18 @@ def seconds_of(text: str, flag: str) -> int:
     if not 1 <= seconds <= MAX_SECONDS:
         raise ConfigError(f"{flag} is {text:.40}", "a duration of at least a second, such as 5m", f"correct {flag}")
     return int(seconds)
+
+
+def no_namespace(name: str, known: Collection[str], place: str) -> ConfigError:
+    """The error for a namespace that there is not; ``place`` is where its name was given."""
+    from kgpu.base.printable import one_line
+    from kgpu.base.suggest import did_you_mean
+
+    near = did_you_mean(name, known)
+    return ConfigError(
+        f"there is no namespace {one_line(name, 63)}" + (f"; {near}" if near else ""),
+        f"one of {len(known)} there are", f"correct {place}: kubectl get namespaces",
+    )  # fmt: skip
 
 
 def run_async(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kgpu.base.errors import ConfigError
-from kgpu.base.printable import one_line
 from kgpu.base.suggest import did_you_mean
 from kgpu.cli import _complete
-from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, run_async
+from kgpu.cli._common import ExampleCommand, check_kubeconfig, no_namespace, output_option, run_async
 from kgpu.cli._doctor_kinds import KINDS
 
 if TYPE_CHECKING:
@@ -216,11 +215,7 @@ def check_namespace(found: Snapshot, namespace: str) -> None:
     spaces = known | {pod.namespace for pod in found.pods.values()}
     if namespace in spaces or (not known and "Namespace" not in found.listed):
         return
-    near = did_you_mean(namespace, spaces)
-    raise ConfigError(
-        f"there is no namespace {one_line(namespace, 63)}" + (f"; {near}" if near else ""),
-        f"one of {len(spaces)} there are", "correct -n: kubectl get namespaces",
-    )  # fmt: skip
+    raise no_namespace(namespace, spaces, "-n")
 
 
 def check_root(found: Snapshot, root: str) -> None:

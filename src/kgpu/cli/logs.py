@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kgpu.base.printable import counted, one_line
-from kgpu.cli import _complete
-from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, run_async, seconds_of, with_api
+from kgpu.cli import _operand
+from kgpu.cli._common import ExampleCommand, check_kubeconfig, run_async, seconds_of, with_api
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,7 @@ kgpu logs agent -o json | jq -r 'select(.line | test("MIG")) | .line'
 
 
 @click.command("logs", cls=ExampleCommand, examples=EXAMPLES)
-@click.argument("operand", metavar="OPERAND", shell_complete=_complete.workloads)
-@click.option("--node", default="", metavar="NODE", help="Only the pod on this node.", shell_complete=_complete.nodes)
+@_operand.which_pods
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written, until interrupted.")
 @click.option(
     "--tail",
@@ -42,16 +41,7 @@ kgpu logs agent -o json | jq -r 'select(.line | test("MIG")) | .line'
 @click.option("--since", default="", metavar="TIME", help="Only what is younger, e.g. 10m.")
 @click.option("-p", "--previous", is_flag=True, help="What the container wrote before its last restart.")
 @click.option("-c", "--container", default="", metavar="NAME", help="Another container than the one that matters now.")
-@click.option(
-    "-n",
-    "--namespace",
-    default="",
-    metavar="NS",
-    help="Where the pods are. Default: the operator's.",
-    shell_complete=_complete.namespaces,
-)
-@click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server.")
-@output_option()
+@_operand.which_cluster
 @click.pass_context
 def logs(
     context: click.Context, *, operand: str, node: str, follow: bool, tail: int, since: str, previous: bool,

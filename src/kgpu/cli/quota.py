@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from kgpu.base.errors import ConfigError
 from kgpu.base.printable import one_line
-from kgpu.base.suggest import did_you_mean
 from kgpu.cli import _complete
 from kgpu.cli._cluster_objects import objects_of, seen
-from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, print_json, run_async
+from kgpu.cli._common import ExampleCommand, check_kubeconfig, no_namespace, output_option, print_json, run_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,11 +50,7 @@ def quota(context: click.Context, *, namespace: str, file: str, snapshot: str, k
     cluster = run_async(seen(snapshot, kubeconfig, READS, namespace=namespace))
     book = QuotaBook(objects_of(cluster, READS))
     if namespace and namespace not in book.spaces():
-        near = did_you_mean(namespace, book.spaces())
-        raise ConfigError(
-            f"there is no namespace {one_line(namespace, 63)}" + (f"; {near}" if near else ""),
-            f"one of {len(book.spaces())} there are", "correct the name: kubectl get namespaces",
-        )  # fmt: skip
+        raise no_namespace(namespace, book.spaces(), "the name")
     found = rows(book, namespace), gaps(book, namespace), tuple(_findings(cluster, namespace))
     for gap in () if snapshot else cluster.missing:
         click.echo(one_line(f"note: not seen: {gap.what} ({gap.why})"), err=True)

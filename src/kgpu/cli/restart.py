@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kgpu.base.printable import counted
-from kgpu.cli import _complete
+from kgpu.cli import _operand
 from kgpu.cli._common import (
     ExampleCommand,
     check_kubeconfig,
-    output_option,
     print_json,
     run_async,
     seconds_of,
@@ -35,20 +34,10 @@ kgpu restart dcgm-exporter --timeout 10m -o json
 
 
 @click.command("restart", cls=ExampleCommand, examples=EXAMPLES)
-@click.argument("operand", metavar="OPERAND", shell_complete=_complete.workloads)
-@click.option("--node", default="", metavar="NODE", help="Only the pod on this node.", shell_complete=_complete.nodes)
+@_operand.which_pods
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the new pods are ready.")
 @click.option("--timeout", default="5m", show_default=True, metavar="TIME", help="How long to wait.")
-@click.option(
-    "-n",
-    "--namespace",
-    default="",
-    metavar="NS",
-    help="Where the pods are. Default: the operator's.",
-    shell_complete=_complete.namespaces,
-)
-@click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server.")
-@output_option()
+@_operand.which_cluster
 @click.pass_context
 def restart(
     context: click.Context, *, operand: str, node: str, wait: bool, timeout: str, namespace: str, kubeconfig: str,

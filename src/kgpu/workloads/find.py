@@ -15,6 +15,10 @@ from kgpu.workloads.pods import ServingPod, serving
 from kgpu.workloads.rows import AGENT, Workload
 
 
+class NoPodsError(KubeError):
+    """There is no pod of the workload where it was looked for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPods:
     """The pods, and where."""
@@ -28,7 +32,7 @@ async def find(api: KubeApi, row: Workload, *, namespace: str = "", node: str = 
 
     ``changes``: they are to be changed, so that no other namespace than the operator's is taken without a word.
 
-    Raises KubeError, also where there are none.
+    Raises KubeError; NoPodsError where there are none.
     """
     space = namespace or await operator_namespace(api)
     pods = serving(row, await _labelled(api, row, space), node)
@@ -38,12 +42,12 @@ async def find(api: KubeApi, row: Workload, *, namespace: str = "", node: str = 
             return FoundPods(namespace=next(iter(spaces)), pods=next(iter(spaces.values())))
         if spaces:
             named = ", ".join(sorted(spaces)[:5])
-            raise KubeError(
+            raise NoPodsError(
                 f"no pod of the {row.title}{_on(node)} is in namespace {space}; such pods are in {named}",
                 "the namespace in which kgpu runs", f"name it: -n {min(spaces)}",
             )  # fmt: skip
     if not pods:
-        raise KubeError(
+        raise NoPodsError(
             f"no pod of the {row.title}{_on(node)} is in namespace {space}", "one that runs",
             f"see why: kgpu doctor node {node}" if node else "see what runs: kgpu status",
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from kgpu.base.clock import Clock
 from kgpu.base.errors import ConfigError, KubeError
 from kgpu.base.printable import counted
 from kgpu.kube.port import PODS, KubeApi, Object, Patch
-from kgpu.workloads.find import FoundPods, find
+from kgpu.workloads.find import FoundPods, NoPodsError, find
 from kgpu.workloads.pods import ServingPod
 from kgpu.workloads.rollout import RolloutProgress, progress, replaces_by_itself, restarted
 from kgpu.workloads.rows import AGENT, Workload
@@ -93,12 +94,8 @@ async def remove(api: KubeApi, pod: ServingPod) -> bool:
 async def replaced(api: KubeApi, row: Workload, old: ServingPod, clock: Clock) -> ServingPod:
     """The pod that has come in its place on the node, once it is ready. Raises KubeError."""
     while True:
-        try:
+        with contextlib.suppress(NoPodsError):
             found = await find(api, row, namespace=old.namespace, node=old.node, changes=True)
-        except KubeError as error:
-            if getattr(error, "code", 0):
-                raise
-        else:
             for pod in found.pods:
                 if pod.uid != old.uid and pod.shared == old.shared and not pod.state:
                     return pod
