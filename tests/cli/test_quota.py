@@ -10,6 +10,7 @@ import pytest
 
 from kgpu.cli.main import main
 from kgpu.formats.usage import UsageState
+from tests.doctor.test_listing import OneNamespace
 from tests.placement.clusters import GPU, Object, node, pod
 from tests.quota.test_plan import quota
 from tests.usage.recordings import Device, holder, write
@@ -71,3 +72,17 @@ def test_a_namespace_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFix
     code, out, err = run(capsys, "mll", "--snapshot", dump(tmp_path, node("a"), pod("p", 1, "a")))
     assert (code, out) == (2, "")
     assert "there is no namespace mll; did you mean" in err
+
+
+def test_an_empty_namespace_of_who_may_list_none_is_not_said_to_be_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*_args: object, **_kwargs: object) -> OneNamespace:
+        api = OneNamespace()
+        api.space = "ml"
+        return api
+
+    monkeypatch.setattr("kgpu.kube.client.connect", connect)
+    code, out, err = run(capsys, "ml")
+    assert (code, "there is no namespace" in err) == (0, False), out
+    assert "of other namespaces than ml" in err

@@ -49,7 +49,8 @@ def quota(context: click.Context, *, namespace: str, file: str, snapshot: str, k
     use = _use(file) if file else None
     cluster = run_async(seen(snapshot, kubeconfig, READS, namespace=namespace))
     book = QuotaBook(objects_of(cluster, READS))
-    if namespace and namespace not in book.spaces():
+    # Who may not list namespaces sees none of one that is empty.
+    if namespace and namespace not in book.spaces() and (snapshot or "Namespace" in cluster.listed):
         raise no_namespace(namespace, book.spaces(), "the name")
     found = rows(book, namespace), gaps(book, namespace), tuple(_findings(cluster, namespace))
     for gap in () if snapshot else cluster.missing:
