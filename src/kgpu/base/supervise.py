@@ -23,6 +23,7 @@ from kgpu.base.backoff import Backoff, BackoffPolicy
 from kgpu.base.clock import Clock, SystemClock
 from kgpu.base.errors import Reason, UserError, to_do
 from kgpu.base.problems import describe, obstacle_in
+from kgpu.base.service import end_within
 
 log = logging.getLogger(__name__)
 
@@ -148,16 +149,8 @@ class Supervisor:
         return tuple(handle.status for handle in self._handles.values())
 
     async def stop(self, deadline: float) -> tuple[str, ...]:
-        """Cancel every role and wait at most ``deadline`` seconds. Returns the names that had not ended by then.
-
-        A role that has not ended after half of the time is asked once more: a library may have lost the first.
-        """
-        for share in (deadline / 2, deadline / 2):
-            pending = [task for task in self._tasks.values() if not task.done()]
-            for task in pending:
-                task.cancel()
-            if pending:
-                await asyncio.wait(pending, timeout=share)
+        """Cancel every role and wait at most ``deadline`` seconds. Returns the names that had not ended by then."""
+        await end_within(deadline, *self._tasks.values())
         stuck = tuple(name for name, task in self._tasks.items() if not task.done())
         if stuck:
             log.error("these roles did not end within %g s: %s", deadline, ", ".join(stuck))
