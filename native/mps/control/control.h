@@ -50,7 +50,7 @@ struct connection {
 
 struct daemon {
     int log, also; /* control.log; where the daemon runs in the foreground, stderr */
-    int listener;
+    int listener, lock;
     bool quitting, forced;
     time_t deadline; /* of `quit -t`, on the monotonic clock; 0: none */
     struct allowance defaults;

@@ -52,10 +52,10 @@ static int open_all(void)
     if (mkdir(logs, 0755) != 0 && errno != EEXIST)
         return failed(logs);
     path_of(path, pipes, "control_lock"); /* ends with its holder */
-    int lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (lock < 0)
+    control.lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (control.lock < 0)
         return failed(path);
-    if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    if (flock(control.lock, LOCK_EX | LOCK_NB) != 0) {
         puts("An instance of this daemon is already running");
         fflush(stdout);
         return -1;
@@ -106,6 +106,9 @@ static void leave(void)
     path_of(path, kg_mps_pipes(), "nvidia-cuda-mps-control.pid");
     unlink(path);
     note("Exit with status 0");
+    /* Who waits for `quit` sees the connection close, and may start the next daemon at once: the kernel closes what an
+     * ending process has open in no promised order. */
+    close(control.lock);
 }
 
 /* ---- connections ---- */
