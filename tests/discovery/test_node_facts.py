@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.discovery.model import LabelSettings, NodeFacts, VgpuFacts
+from kgpu.discovery.model import LabelSettings, NodeFacts, RdmaFacts, VgpuFacts
 from kgpu.discovery.node_facts import read_facts
 from kgpu.discovery.vgpu import host_driver, is_vgpu, vendor_capability
 
@@ -131,3 +131,38 @@ def test_machine_type_files(tmp_path: Path) -> None:
     assert facts(tmp_path, machine_type_file=str(tmp_path)).machine is None
     own.write_bytes(b"\xff\xfe" + b"x" * 10_000)
     assert len(facts(tmp_path, machine_type_file=str(own)).machine or "") <= 4096
+
+
+def port(root: Path, adapter: str, link: str, rate: str, state: str = "4: ACTIVE") -> None:
+    folder = root / "sys/class/infiniband" / adapter / "ports/1"
+    folder.mkdir(parents=True)
+    for name, text in (("link_layer", link), ("rate", rate), ("state", state)):
+        (folder / name).write_text(text + "\n")
+
+
+def rdma(root: Path) -> RdmaFacts | None:
+    return read_facts(LabelSettings(machine_type_file=""), str(root)).rdma
+
+
+def test_the_fastest_active_rdma_ports_count(tmp_path: Path) -> None:
+    (tmp_path / "sys").mkdir()
+    assert rdma(tmp_path) is None
+    port(tmp_path, "mlx5_0", "InfiniBand", "800 Gb/sec (4X XDR)", state="1: DOWN")
+    assert rdma(tmp_path) is None
+    for at in (1, 2):
+        port(tmp_path, f"mlx5_{at}", "InfiniBand", "200 Gb/sec (4X HDR)")
+    port(tmp_path, "mlx5_3", "Ethernet", "200 Gb/sec (4X HDR)")
+    port(tmp_path, "mlx5_4", "Ethernet", "100 Gb/sec (4X EDR)")
+    assert rdma(tmp_path) == RdmaFacts("infiniband", 200, 2)
+    port(tmp_path, "mlx5_5", "Ethernet", "400 Gb/sec (4X NDR)")
+    assert rdma(tmp_path) == RdmaFacts("ethernet", 400, 1)
+
+
+@pytest.mark.parametrize(
+    ("link", "rate"), [("", "200 Gb/sec"), ("InfiniBand", "fast"), ("InfiniBand", "0 Gb/sec"), ("a\nb", "2.5 Gb/sec")]
+)
+def test_a_port_of_unknown_kind_or_rate_is_none(tmp_path: Path, link: str, rate: str) -> None:
+    port(tmp_path, "hlib_0", link, rate)
+    assert rdma(tmp_path) is None
+    port(tmp_path, "mlx5_0", "InfiniBand", "2.5 Gb/sec (1X SDR)")
+    assert rdma(tmp_path) == RdmaFacts("infiniband", 2, 1)

@@ -11,6 +11,7 @@ from kgpu.discovery.model import (
     LabelSettings,
     MigStrategy,
     NodeFacts,
+    RdmaFacts,
     SharingInForce,
     SharingStrategy,
     VgpuFacts,
@@ -401,6 +402,15 @@ def several_models(*models: tuple[str, int, int]) -> Inventory:
             for gpu, (name, memory) in zip(node.accelerators, wanted, strict=True)
         ),
     )
+
+
+def test_rdma_ports_are_told_where_there_are_some() -> None:
+    told = plan(sample_inventory(), LabelSettings(), replace(FACTS, rdma=RdmaFacts("infiniband", 400, 8))).labels
+    assert {key: value for key, value in told.items() if key.startswith("kgpu.dev/")} == {
+        "kgpu.dev/rdma.link-layer": "infiniband",
+        "kgpu.dev/rdma.rate": "400",
+        "kgpu.dev/rdma.ports": "8",
+    }
 
 
 def test_several_models_the_most_frequent_describes_the_node() -> None:

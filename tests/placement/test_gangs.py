@@ -165,6 +165,7 @@ def workload(kind: str, **spec: Any) -> Object:
     return {"kind": kind, "metadata": {"name": "w", "namespace": "ml"}, "spec": spec}
 
 
+TWO = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": template()}
 INDEXED = {"parallelism": 3, "completions": 3, "completionMode": "Indexed", "template": template()}
 WORKLOADS = {
     "Indexed Job": (workload("Job", **INDEXED), "ml/Job/w", ["w-0", "w-1", "w-2"]),
@@ -262,3 +263,29 @@ def test_a_manifest_without_pods_asks_for_none(spec: Any) -> None:
 def test_replicas_without_containers_are_refused() -> None:
     with pytest.raises(ConfigError, match="has no containers"):
         ask(node("a"), manifests=(workload("PyTorchJob", pytorchReplicaSpecs={"Worker": 5}),))
+
+
+def rdma(link: str, gbps: str, ports: str) -> dict[str, str]:
+    return {"kgpu.dev/rdma.link-layer": link, "kgpu.dev/rdma.rate": gbps, "kgpu.dev/rdma.ports": ports}
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([rdma("infiniband", "400", "8"), rdma("infiniband", "200", "8")], "InfiniBand, 200 Gbit/s on 8 ports of each"),
+        (
+            [rdma("ethernet", "100", "1"), {}],
+            "RDMA over Ethernet, 100 Gbit/s on 1 port of each node at least; 1 node of",
+        ),
+        ([rdma("infiniband", "4e9", "8"), rdma("\x1b[31m", "200", "8")], None),
+        ([{}, {}], None),
+    ],
+    ids=["the slower counts", "one without", "hostile", "none"],
+)
+def test_what_connects_the_nodes_of_a_gang_is_told(labels: list[dict[str, str]], words: str | None) -> None:
+    nodes = [node(name, labels=own) for name, own in zip("ab", labels, strict=True)]
+    told = [line for line in only(ask(*nodes, manifests=(workload("Job", **TWO),))).quality if "between nodes" in line]
+    assert len(told) == (words is not None)
+    assert all(words in line for line in told if words)
+    (alone,) = ask(node("a", 16, labels=labels[0]), manifests=(workload("Job", **TWO),)).gangs
+    assert not any("between nodes" in line for line in alone.quality)

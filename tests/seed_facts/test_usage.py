@@ -208,6 +208,18 @@ def test_c13_c43_how_a_pods_gpus_are_connected_where_it_lands(
     assert placed["quality"].startswith(words)
 
 
+def test_c13_what_connects_the_nodes_of_a_gang(tmp_path: Path, capsys: Said) -> None:
+    """InfiniBand HDR is 200 Gb/s."""
+    hdr = {"kgpu.dev/rdma.link-layer": "infiniband", "kgpu.dev/rdma.rate": "200", "kgpu.dev/rdma.ports": "8"}
+    cluster = dump(tmp_path, *(gpu_node(name, A100, **hdr) for name in ("a", "b")))
+    job = tmp_path / "job.json"
+    template = {"spec": pod("new", 8)["spec"]}
+    spec = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": template}
+    job.write_text(json.dumps({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, "spec": spec}))
+    (gang,) = ask(capsys, "whatif", "--snapshot", cluster, "-f", job)["gangs"]
+    assert "between nodes: InfiniBand, 200 Gbit/s on 8 ports of each node at least" in gang["quality"]
+
+
 def test_c14_the_scheduler_counts_alone_and_what_if_says_what_that_means(tmp_path: Path, capsys: Said) -> None:
     """Four are free and no node has four: a pod of four waits, and the plan says which move makes room."""
     nodes = [gpu_node(name, A100, 4) for name in ("a", "b")]

@@ -82,19 +82,29 @@ class VgpuFacts:
     host_driver_branch: str
 
 
+@dataclass(frozen=True, slots=True)
+class RdmaFacts:
+    """The fastest active ports of a node's RDMA adapters: "infiniband" or "ethernet", Gbit/s of each, and how many."""
+
+    link_layer: str
+    gbps: int
+    ports: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """Facts that come from the node's files rather than from the driver.
 
     ``machine`` is the raw content of the machine type file, None if it can't be read. ``vgpu_present`` is None if the
     PCI configuration space can't be read; ``vgpu`` is the last vGPU's host driver. ``firmware`` are the versions of
-    each AMD GPU's firmware by its PCI address, in the names of AMD's labeller.
+    each AMD GPU's firmware by its PCI address, in the names of AMD's labeller. ``rdma`` is None without an active port.
     """
 
     machine: str | None = None
     vgpu_present: bool | None = None
     vgpu: VgpuFacts | None = None
     firmware: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    rdma: RdmaFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

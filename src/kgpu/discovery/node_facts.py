@@ -1,4 +1,4 @@
-"""Facts from the node's own files: the machine type, the PCI configuration of NVIDIA functions, firmware of AMD's GPUs.
+"""Facts from the node's own files: machine type, PCI configuration of NVIDIA functions, AMD's firmware, RDMA ports.
 
 It never raises: what can't be read is None in the result, and the plan keeps the last value. A driver root other than
 ``/`` uses its own ``sys`` if it has one, so that a simulated root is read and not the machine.
@@ -10,15 +10,19 @@ import os
 import re
 from typing import Final
 
-from kgpu.discovery.model import LabelSettings, NodeFacts, VgpuFacts
+from kgpu.discovery.model import LabelSettings, NodeFacts, RdmaFacts, VgpuFacts
 from kgpu.discovery.vgpu import CONFIG_SIZE, host_driver, is_vgpu, vendor_capability
 from kgpu.formats.names import NVIDIA_PCI_ID
 
 _PCI_DEVICES: Final = "sys/bus/pci/devices"
 _AMDGPU: Final = "sys/bus/pci/drivers/amdgpu"
+_RDMA: Final = "sys/class/infiniband"
 _BUS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.ASCII)
 _HEX: Final = re.compile(r"0x[0-9a-fA-F]{1,8}", re.ASCII)
+_RATE: Final = re.compile(r"([0-9]{1,5})(?:\.[0-9]+)? Gb/sec", re.ASCII)
 _MOST_GPUS: Final = 64
+_MOST_PORTS: Final = 256
+_LINK_LAYERS: Final = ("infiniband", "ethernet")
 # What AMD's labeller calls a firmware, and the driver's file.
 FIRMWARE: Final = (
     ("VCE", "vce"), ("UVD", "uvd"), ("MC", "mc"), ("ME", "me"), ("PFP", "pfp"), ("CE", "ce"), ("RLC", "rlc"),
@@ -30,7 +34,8 @@ def read_facts(settings: LabelSettings, root: str = "/") -> NodeFacts:
     """Read the facts below ``root``."""
     present, vgpu = _vgpu(root)
     return NodeFacts(
-        machine=_machine(settings.machine_type_file, root), vgpu_present=present, vgpu=vgpu, firmware=_firmware(root)
+        machine=_machine(settings.machine_type_file, root), vgpu_present=present, vgpu=vgpu, firmware=_firmware(root),
+        rdma=_rdma(root),
     )  # fmt: skip
 
 
@@ -81,6 +86,33 @@ def _versions(folder: str) -> dict[str, int]:
     """Those that can be read and that a GPU has: 0 stands for none."""
     texts = {name: _text(os.path.join(folder, f"{file}_fw_version")) for name, file in FIRMWARE}
     return {name: version for name, text in texts.items() if _HEX.fullmatch(text) and (version := int(text, 16))}
+
+
+def _rdma(root: str) -> RdmaFacts | None:
+    """The fastest of the active ports; of equals InfiniBand's."""
+    base = root if os.path.isdir(os.path.join(root, "sys")) else "/"
+    adapters = [os.path.join(base, _RDMA, name, "ports") for name in _entries(os.path.join(base, _RDMA))]
+    ports = [os.path.join(adapter, name) for adapter in adapters for name in _entries(adapter)]
+    active = [found for port in ports if (found := _port(port))]
+    if not active:
+        return None
+    best = max(active, key=lambda one: (one[1], one[0] == _LINK_LAYERS[0]))
+    return RdmaFacts(*best, active.count(best))
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)[:_MOST_PORTS]
+    except OSError:
+        return []
+
+
+def _port(folder: str) -> tuple[str, int] | None:
+    """Its link layer and Gbit/s, if it is active: files such as ``4: ACTIVE`` and ``200 Gb/sec (4X HDR)``."""
+    link, rate = _text(os.path.join(folder, "link_layer")).lower(), _RATE.match(_text(os.path.join(folder, "rate")))
+    if not _text(os.path.join(folder, "state")).startswith("4:") or link not in _LINK_LAYERS or rate is None:
+        return None
+    return (link, int(rate[1])) if int(rate[1]) else None
 
 
 def _text(path: str) -> str:

@@ -85,6 +85,7 @@ def plan(
             labels |= _run(tables.GROUP_ROWS, group, prefix=group.resource)
         labels |= _model_labels(_models(gpus), vendor)
         labels |= _further.get(vendor.name, _none)(view)
+        labels |= _rdma_labels(facts)
         if node_labels.rows:
             _note_node_oddities(view, advice)
     labels = retain(labels, last, view, advice)
@@ -272,6 +273,17 @@ def _model_labels(models: Sequence[ModelGpus], vendor: Vendor) -> dict[str, str]
         group = _gpu_group(model, SharingInForce(), vendor.resource)
         labels |= _run(tables.MODEL_ROWS, group, prefix=names.KGPU_LABEL_MODEL_PREFIX + key)
     return labels
+
+
+def _rdma_labels(facts: NodeFacts) -> dict[str, str]:
+    """Labels of kgpu itself for nodes that reach others by RDMA."""
+    if facts.rdma is None:
+        return {}
+    return {
+        names.KGPU_LABEL_RDMA_LINK: facts.rdma.link_layer,
+        names.KGPU_LABEL_RDMA_RATE: str(facts.rdma.gbps),
+        names.KGPU_LABEL_RDMA_PORTS: str(facts.rdma.ports),
+    }
 
 
 def _with_usable_sharing(settings: LabelSettings, gpus: Iterable[Accelerator], advice: list[Advice]) -> LabelSettings:

@@ -172,6 +172,10 @@ LABEL_ENGINES: Final = ".engines."  # copy decoder encoder jpeg ofa
 KGPU_LABEL_GPU_MODELS: Final = "kgpu.dev/gpu.models"
 KGPU_LABEL_GPU_TOTAL: Final = "kgpu.dev/gpu.total"
 KGPU_LABEL_MODEL_PREFIX: Final = "kgpu.dev/gpu."
+# kgpu's own, on nodes with active RDMA ports: "infiniband" or "ethernet", Gbit/s of the fastest, how many are so fast
+KGPU_LABEL_RDMA_LINK: Final = "kgpu.dev/rdma.link-layer"
+KGPU_LABEL_RDMA_RATE: Final = "kgpu.dev/rdma.rate"
+KGPU_LABEL_RDMA_PORTS: Final = "kgpu.dev/rdma.ports"
 LABELS_FIELD_MANAGER: Final = "kgpu-labels"
 
 # Kubernetes' own: what kubectl's client-side apply has sent last

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from kgpu.base.plain import items, mapping, text
-from kgpu.base.printable import one_line
+from kgpu.base.printable import counted, one_line
 from kgpu.fit.model import NodeView, PodView
 from kgpu.formats import names
 from kgpu.formats.accelerators import is_accelerator
@@ -36,6 +36,8 @@ LINKS: Final = tuple(
 """By product label, the first that matches. Rates are both ways together, of NVLink as of PCIe with 16 lanes: the
 vendor's data sheets."""
 _CLIQUE: Final = names.LABEL_GPU_CLIQUE
+_LINK_LAYERS: Final = {"infiniband": "InfiniBand", "ethernet": "RDMA over Ethernet"}
+_COUNT: Final = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
 _NUMA: Final = ("numaNode", "resource.kubernetes.io/numaNode")
 
 
@@ -86,7 +88,7 @@ def _cells(state: PlacementState, node: str) -> Iterable[int | None]:
 
 
 def of_gang(nodes: Iterable[NodeView]) -> tuple[str, ...]:
-    """Over how many nodes, NVLink domains and zones the pods of a gang are spread."""
+    """Over how many nodes, NVLink domains and zones the pods of a gang are spread, and what connects the nodes."""
     landed = list(nodes)
     rows = [f"{len(landed)} pods on {len({node.name for node in landed})} nodes"]
     for key, words in ((_CLIQUE, "NVLink domain"), (names.LABEL_ZONE, "zone")):
@@ -94,7 +96,27 @@ def of_gang(nodes: Iterable[NodeView]) -> tuple[str, ...]:
         if counts:
             listed = ", ".join(f"{one_line(name, 60)} ({many})" for name, many in counts.most_common(4))
             rows.append(f"in {len(counts)} {words}{'s' if len(counts) > 1 else ''}: {listed}")
-    return tuple(rows)
+    return (*rows, *_network({node.name: node for node in landed}.values()))
+
+
+def _network(nodes: Collection[NodeView]) -> Iterator[str]:
+    """What connects several nodes, where the labels of some say it: a gang is as fast as its slowest node."""
+    found = [rdma for node in nodes if (rdma := _rdma(node))]
+    if len(nodes) < 2 or not found:
+        return
+    link, gbps, ports = min(found, key=lambda rdma: rdma[1] * rdma[2])
+    others = len(nodes) - len(found)
+    rest = f"; {counted(others, 'node')} of them without a known port" if others else ""
+    yield f"between nodes: {_LINK_LAYERS[link]}, {gbps} Gbit/s on {counted(ports, 'port')} of each node at least{rest}"
+
+
+def _rdma(node: NodeView) -> tuple[str, int, int] | None:
+    """The link layer, Gbit/s of a port, and how many ports are so fast."""
+    keys = (names.KGPU_LABEL_RDMA_LINK, names.KGPU_LABEL_RDMA_RATE, names.KGPU_LABEL_RDMA_PORTS)
+    link, gbps, ports = (node.labels.get(key, "") for key in keys)
+    if link not in _LINK_LAYERS or not _COUNT.fullmatch(gbps) or not _COUNT.fullmatch(ports):
+        return None
+    return link, int(gbps), int(ports)
 
 
 def domains(labels: Iterable[tuple[str, Mapping[str, str]]], key: str) -> dict[str, set[str]]:
