@@ -154,6 +154,7 @@ def world(prometheus_bin: Path, sim_libs: Path, tmp_path_factory: pytest.TempPat
             nodes[name] = Node(name, here, root, free_port(), words)
             nodes[name].hw("set", *WORK)
             nodes[name].env = {ENV_HEALTH_CONFIG: PATIENT}
+        nodes[IDLE].env |= {"KGPU_EXPORTER_MIG_COPIES": "true"}  # as the replaced exporter counts
         nodes[IDLE].hw("mig", "--gpu", "0", "--profiles", "3g.40gb,1g.10gb:2")
         held = {}
         for name, namespace in (("n1", "team-a"), ("n2", "team-b")):
@@ -356,3 +357,27 @@ def test_each_alert_fires_when_its_fault_is_there_and_resolves_when_it_is_gone(w
     with contextlib.suppress(AssertionError):
         until("all resolve", all_resolved, seconds=60)
     assert not left
+
+
+OF_23382 = yaml.load((Path(__file__).parent / "dashboard_23382.yaml").read_text())
+
+
+@pytest.mark.parametrize("panel", OF_23382["panels"], ids=[panel["title"] for panel in OF_23382["panels"]])
+def test_d62_a_panel_of_dashboard_23382_has_data(world: World, panel: dict[str, str]) -> None:
+    """``of``: a label that some of its rows must have. No GPU has a last Xid before its first."""
+    if "XID" in panel["query"]:
+        world.nodes["n4"].hw("inject", "xid", "13", "--gpu", "0")
+    plain = re.sub(r"\$(Hostname|gpu|mig)\b", ".*", panel["query"]).replace("$__rate_interval", "10s")
+    wanted = panel.get("of", "")
+
+    def there() -> bool:
+        return any(not wanted or one["metric"].get(wanted) for one in world.prometheus.query(plain))
+
+    until(f"data for {plain}", there, seconds=30)
+
+
+@pytest.mark.parametrize(("label", "metric"), OF_23382["variables"].items())
+def test_d62_a_variable_of_dashboard_23382_has_values(world: World, label: str, metric: str) -> None:
+    until(
+        f"values of {label}", lambda: world.prometheus.query(f'count by({label}) ({metric}{{{label}!=""}})'), seconds=30
+    )
