@@ -17,7 +17,6 @@ from kgpu.formats.names import (
     AMD_PROFILE_LABEL,
     DRA_AMD_DRIVER,
     DRA_GAUDI_DRIVER,
-    EXPORTER_PORT,
     GAUDI_RESOURCE,
     GPU_OPERATOR_NAMESPACE,
     GPU_RESOURCE,
@@ -147,7 +146,7 @@ def test_nvidias_config_of_node_features_counts_and_hides_no_other_vendors_accel
 
 def test_metrics_are_on_the_agents_pod(lab: MixedLab) -> None:
     settled(lab)
-    assert "gpu_package_power{" in lab.metrics(FIRST_NODE, EXPORTER_PORT)
+    until(lab, lambda: lab.serves(FIRST_NODE, "gpu_package_power{"), "its metrics")
 
 
 def test_a_faulty_accelerator_is_withdrawn_alone_and_the_policy_says_where(lab: MixedLab) -> None:
@@ -206,7 +205,7 @@ def test_amds_default_device_config_is_followed_and_goes(lab: MixedLab) -> None:
     status = lab.get(*where)["status"]
     one = {"nodesMatchingSelectorNumber": 1, "desiredNumber": 1, "availableNumber": 1}
     assert (status["devicePlugin"], status["metricsExporter"]) == (one, one)
-    assert "gpu_package_power{" in lab.metrics(FIRST_NODE, EXPORTER_PORT)
+    until(lab, lambda: lab.serves(FIRST_NODE, "gpu_package_power{"), "its metrics")
     until(
         lab, lambda: behind(lab, "default-metrics-exporter") == [agent_address(lab, FIRST_NODE)], "its Service's agent"
     )
@@ -217,8 +216,8 @@ def test_amds_default_device_config_is_followed_and_goes(lab: MixedLab) -> None:
     until(lab, lambda: lab.allocatable(FIRST_NODE, AMD_GPU_RESOURCE) == "8", "the names of `single`")
     assert served_kind(lab), "the kind stays"
     until(lab, lambda: not behind(lab, "default-metrics-exporter"), "its Service's endpoints to go")
-    gone = lab.lab.kubectl_run("get", "service", "default-metrics-exporter", "--namespace", GPU_OPERATOR_NAMESPACE)
-    assert gone.returncode != 0
+    service_of = ("get", "service", "default-metrics-exporter", "--namespace", GPU_OPERATOR_NAMESPACE)
+    until(lab, lambda: lab.lab.kubectl_run(*service_of).returncode != 0, "its Service to go")
 
 
 PROFILES = "modes-of-ours"

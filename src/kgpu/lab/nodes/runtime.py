@@ -232,6 +232,7 @@ class Runtime:
     async def _begun(self, folder: Path, pid: int) -> dict[str, Any]:
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
+            lives = container_processes.is_alive(pid)  # first: a short command has begun and ended between two looks
             for name in ("state.json", "exit.json"):
                 content = container_processes.read_json(folder / name)
                 if content is not None and content.get("problem"):
@@ -244,7 +245,7 @@ class Runtime:
                     )
                 if content is not None and name == "state.json":
                     return content
-            if not container_processes.is_alive(pid):
+            if not lives:
                 text = (folder / "shim.log").read_text(errors="replace").strip()[-400:]
                 raise StartError(f"the container's shim ended: {text}", "a running shim", "report this as a bug")
             await asyncio.sleep(0.01)
