@@ -273,8 +273,8 @@ def test_the_plugins_chart_offers_gpus_and_its_config_manager_follows_the_nodes_
 
     def init_ended() -> Object:
         """The status of the pod is not written by whoever tells what the node offers."""
-        (row,) = pods_of(lab, "nvidia-device-plugin")[0]["status"].get("initContainerStatuses") or ({},)
-        found: Object = row.get("state", {}).get("terminated") or {}
+        rows: list[Object] = pods_of(lab, "nvidia-device-plugin")[0]["status"].get("initContainerStatuses") or [{}]
+        found: Object = rows[0].get("state", {}).get("terminated") or {}
         return found
 
     until(lab, lambda: bool(init_ended()), "its init container has ended")
