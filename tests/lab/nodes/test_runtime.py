@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from kgpu.lab.nodes import container_processes, shim
-from kgpu.lab.nodes.runtime import PLAIN, Runtime
+from kgpu.lab.nodes import container_processes, runtime, shim
+from kgpu.lab.nodes.runtime import PLAIN, Runtime, StartError
 
 PID = 4711
 
@@ -28,3 +32,18 @@ async def test_a_command_that_begins_and_ends_while_the_host_looks_has_begun(
     monkeypatch.setattr(container_processes, "is_alive", ends_now)
     begun = await Runtime(PLAIN)._begun(tmp_path, PID)
     assert (begun["started"], looks) == (1.0, ["process"])
+
+
+def test_a_container_that_takes_too_long_to_begin_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would know of it, and the next try would run beside it."""
+    monkeypatch.setattr(runtime, "START_S", 0.1)
+    config = tmp_path / container_processes.CONFIG
+    config.write_text('{"id": "slow"}')
+    slow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", str(config)])
+    try:
+        with pytest.raises(StartError, match="did not start within"):
+            asyncio.run(Runtime(PLAIN)._begun(tmp_path, slow.pid))
+        assert slow.wait(60) == -signal.SIGKILL
+    finally:
+        slow.kill()
+        slow.wait()
