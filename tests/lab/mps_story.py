@@ -19,6 +19,7 @@ from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL, ENV_HW_STATE, GPU_RES
 from kgpu.lab.common import CONFIG_MAP
 from kgpu.lab.port import Lab, NodeHardware
 from tests import on_real
+from tests.lab import watched
 
 SHARED: Final = f"{GPU_RESOURCE}.shared"
 QUARTER: Final = 81559 // 4
@@ -32,6 +33,12 @@ def sharing(replicas: int = 4, *, more: str = "", devices: str = '["0"]') -> str
     """A device plugin's configuration that shares GPUs by MPS, under a name of their own."""
     entry = f"{{name: {GPU_RESOURCE}, replicas: {replicas}, devices: {devices}}}"
     return f"version: v1\nsharing: {{mps: {{renameByDefault: true, resources: [{entry}]}}{more}}}\n"
+
+
+def counted(allocatable: dict[str, str]) -> dict[str, int]:
+    """The GPUs and shares among a node's resources."""
+    counts = {name: int(count) for name, count in allocatable.items() if name.startswith(GPU_RESOURCE)}
+    return {name: count for name, count in counts.items() if count}  # the kubelet keeps former resources at 0
 
 
 @dataclass
@@ -76,9 +83,7 @@ class MpsLab:
     def offered(self) -> dict[str, int]:
         """What pods can have of the node's GPUs."""
         node = json.loads(self.kubectl("get", "node", self.hardware.node, "--output=json"))
-        resources = node["status"].get("allocatable", {})
-        counts = {name: int(count) for name, count in resources.items() if name.startswith(GPU_RESOURCE)}
-        return {name: count for name, count in counts.items() if count}  # the kubelet keeps former resources at 0
+        return counted(node["status"].get("allocatable", {}))
 
     def until_offered(self, **counts: int) -> None:
         """Wait until pods can have so many, and nothing else; ``shared`` for shares, ``whole`` for others."""
@@ -166,9 +171,10 @@ def a_killed_daemon_is_back(mps: MpsLab, agent: Callable[[], int], *, whole: int
         mps.until(lambda: _has_a_quarter(mps, "before"), "a client")
         (daemon,) = mps.daemons()
         began = time.monotonic()
-        os.kill(daemon, signal.SIGKILL)
-        mps.until(lambda: SHARED not in mps.offered(), "no share for new pods")
-        print(f"the node offers no share {time.monotonic() - began:.2f} s after the daemon was killed")
+        with watched.allocatable(mps.lab, mps.hardware.node) as seen:
+            os.kill(daemon, signal.SIGKILL)
+            mps.until(lambda: any(SHARED not in counted(now) for now in list(seen)), "no share for new pods")
+            print(f"the node offers no share {time.monotonic() - began:.2f} s after the daemon was killed")
         mps.until_offered(shared=4, whole=whole - 1)
         print(f"and all of them again after {time.monotonic() - began:.2f} s")
         mps.until(lambda: mps.phase("before") == "Failed", "the end of the client")
@@ -181,3 +187,4 @@ def a_killed_daemon_is_back(mps: MpsLab, agent: Callable[[], int], *, whole: int
         assert agent() == running
         assert mps.daemons() not in ([], [daemon])
     mps.until_offered(whole=whole)
+    mps.until(lambda: mps.daemons() == [], "the end of the daemon, which another role sees to")

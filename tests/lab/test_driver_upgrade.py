@@ -170,6 +170,9 @@ def test_a_driver_on_the_host_is_left_alone(lab: EmbeddedLab) -> None:
             and not driver_pod(lab, ON_HOST)
         )
 
+    def told() -> str:
+        report = json.loads(node(lab, ON_HOST)["metadata"]["annotations"].get(ROLES_ANNOTATION) or "{}")
+        return str(report.get("driverSource"))
+
     until(lab, is_left_alone, "the node is labelled, has no driver pod and offers its GPU")
-    report = json.loads(node(lab, ON_HOST)["metadata"]["annotations"][ROLES_ANNOTATION])
-    assert report["driverSource"] == "host"
+    until(lab, lambda: told() == "host", "its agent says whose driver it is")

@@ -27,6 +27,8 @@ from tests.polling import holds
 
 pytestmark = pytest.mark.timeout(600)
 WAIT_S = 300.0
+OWN = os.getpid()
+"""Ends the words by which commands are found among the machine's processes: others may run these tests, too."""
 MEGABYTES = bytes(range(256)) * 4096 * 10
 NVIDIA_SMI = {"limits": {"nvidia.com/gpu": 1}}
 
@@ -192,16 +194,18 @@ def test_ten_megabytes_go_both_ways_unspoiled(pods: Pods) -> None:
 
 
 def test_a_reader_that_is_slow_slows_the_command_down(pods: Pods) -> None:
-    begun = pods.begin("exec", "exec-gpu", "--", "yes", "98762")
+    mark = f"98762{OWN}"
+    begun = pods.begin("exec", "exec-gpu", "--", "yes", mark)
     assert begun.stdout is not None
     try:
-        assert begun.stdout.read(6) == b"98762\n"
+        assert begun.stdout.read(len(mark) + 1) == f"{mark}\n".encode()
+        (pid,) = alive(mark, b"yes")
         # Everything between is full, and the command waits in its write.
-        until(lambda: all(rests(pid) for pid in alive("98762", b"yes")))
+        until(lambda: rests(pid))
     finally:
         begun.kill()
         begun.communicate()
-    until(lambda: not alive("98762", b"yes"))
+    until(lambda: not alive(mark, b"yes"))
 
 
 def rests(pid: int) -> bool:
@@ -217,7 +221,7 @@ def rests(pid: int) -> bool:
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("stdin", [(), ("-i",)], ids=["without input", "with input"])
 def test_a_client_that_goes_away_ends_its_command(pods: Pods, ending: signal.Signals, stdin: Sequence[str]) -> None:
-    mark = f"98{int(ending)}{len(stdin)}7"
+    mark = f"98{int(ending)}{len(stdin)}7{OWN}"
     begun = pods.begin("exec", *stdin, "exec-gpu", "--", "sh", "-c", f"trap '' HUP; sleep {mark} & echo on; wait")
     assert begun.stdout is not None
     assert begun.stdout.readline() == b"on\n"
@@ -228,7 +232,7 @@ def test_a_client_that_goes_away_ends_its_command(pods: Pods, ending: signal.Sig
 
 
 def test_a_client_that_goes_while_nobody_reads_its_input_ends_its_command(pods: Pods) -> None:
-    mark = "987654"
+    mark = f"987654{OWN}"
     begun = pods.begin("exec", "-i", "exec-gpu", "--", "sleep", mark)
     assert begun.stdin is not None
     os.set_blocking(begun.stdin.fileno(), False)
@@ -248,16 +252,17 @@ def test_a_client_that_goes_while_nobody_reads_its_input_ends_its_command(pods: 
 
 
 def test_a_deleted_pod_ends_its_commands_and_what_they_left(pods: Pods) -> None:
+    mark = f"98764{OWN}"
     pods.make(pod("exec-short", cuda()))
-    pods.exec("exec-short", "sh", "-c", "setsid sleep 98764 >/dev/null 2>&1 &")
-    begun = pods.begin("exec", "exec-short", "--", "sh", "-c", "echo on; exec sleep 98764")
+    pods.exec("exec-short", "sh", "-c", f"setsid sleep {mark} >/dev/null 2>&1 &")
+    begun = pods.begin("exec", "exec-short", "--", "sh", "-c", f"echo on; exec sleep {mark}")
     assert begun.stdout is not None
     assert begun.stdout.readline() == b"on\n"
-    until(lambda: len(alive("98764")) == 2)
+    until(lambda: len(alive(mark)) == 2)
     pods.remove("exec-short")
     _, errors = begun.communicate(timeout=300)
     assert (begun.returncode, b"exit code 137" in errors) == (137, True)
-    until(lambda: not alive("98764"))
+    until(lambda: not alive(mark))
 
 
 class Terminal:
@@ -307,23 +312,25 @@ def test_a_shell_on_a_terminal(pods: Pods) -> None:
     terminal.type("while test \"$(stty size)\" != '44 111'; do :; done; echo changed-$((1+2))\n")
     terminal.shows(b"changed-3")
     # Interrupts reach the command, not the shell.
-    terminal.type("echo sleeping-$((2+2)); sleep 98765\n")
+    mark = f"98765{OWN}"
+    terminal.type(f"echo sleeping-$((2+2)); sleep {mark}\n")
     terminal.shows(b"sleeping-4")
-    until(lambda: bool(alive("98765")))
+    until(lambda: bool(alive(mark)))
     terminal.type("\x03")
-    until(lambda: not alive("98765"))
+    until(lambda: not alive(mark))
     terminal.type("exit 5\n")
     assert terminal.end() == 5
 
 
 def test_a_terminal_that_is_closed_ends_its_shell(pods: Pods) -> None:
     terminal = Terminal(pods, "exec", "-it", "exec-gpu", "--", "sh", size=(24, 80))
-    terminal.type("echo on-$((1+1)); sleep 98766\n")
+    mark = f"98766{OWN}"
+    terminal.type(f"echo on-$((1+1)); sleep {mark}\n")
     terminal.shows(b"on-2")
-    until(lambda: bool(alive("98766")))
+    until(lambda: bool(alive(mark)))
     os.kill(terminal.pid, signal.SIGKILL)
     terminal.end()
-    until(lambda: not alive("98766"))
+    until(lambda: not alive(mark))
 
 
 def test_folders_are_copied_both_ways(pods: Pods, tmp_path: Path) -> None:
@@ -388,7 +395,8 @@ def test_two_hundred_commands_at_once(pods: Pods) -> None:
 
 
 def test_a_host_that_is_killed_ends_the_commands_and_finds_the_pods_again(pods: Pods) -> None:
-    begun = pods.begin("exec", "-i", "exec-gpu", "--", "sh", "-c", "echo on; exec sleep 98767")
+    mark = f"98767{OWN}"
+    begun = pods.begin("exec", "-i", "exec-gpu", "--", "sh", "-c", f"echo on; exec sleep {mark}")
     assert begun.stdout is not None
     assert begun.stdout.readline() == b"on\n"
     host = host_folder.recorded(pods.lab.nodes / manage.HOST)
@@ -397,7 +405,8 @@ def test_a_host_that_is_killed_ends_the_commands_and_finds_the_pods_again(pods: 
     try:
         _, errors = begun.communicate(timeout=WAIT_S)
         assert (begun.returncode, errors != b"") == (1, True)
-        until(lambda: not alive("98767"))
+        until(lambda: not alive(mark))
+        until(lambda: not processes.alive(host))  # it may listen until its last descriptor is closed
         refused = pods.exec("exec-gpu", "ls")
         assert (refused.returncode, b"error dialing backend: dial tcp" in refused.stderr) == (1, True)
     finally:

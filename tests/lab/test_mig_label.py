@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +18,7 @@ from kgpu.lab.embedded.model import FirstNode
 from kgpu.lab.progress import QuietProgress
 from kgpu.mig.manager.model import MigReason
 from kgpu.mig.manager.slices import LABEL
+from tests.lab import watched
 from tests.lab.parted import WAIT_S, PartedLab
 
 pytestmark = pytest.mark.timeout(900)
@@ -66,7 +65,8 @@ def lab(kubectl: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Part
 def run(lab: PartedLab, name: str, resource: str) -> str:
     """A pod of a ReplicaSet that has one device of a resource; what it sees of it."""
     lab.deploy(name, resource, f"nvidia-smi -L; sleep {POD_SECONDS}", image="nvidia/cuda:12.4.0-base-ubuntu22.04")
-    seen = lab.until(lambda: lab.lab.kubectl_run("logs", "--selector", f"app={name}").stdout, f"{name} runs")
+    seen = lab.until(lambda: lab.lab.kubectl_run("logs", "--selector", f"app={name}").stdout, f"{name} has looked")
+    lab.until(lambda: lab.pods(name), f"{name} is known to run")
     return str(seen)
 
 
@@ -131,36 +131,12 @@ def test_a_pod_on_one_gpu_goes_on_while_the_other_is_cut(lab: PartedLab) -> None
     assert not lab.node()["spec"].get("unschedulable")
 
 
-@contextlib.contextmanager
-def watched(lab: PartedLab) -> Iterator[list[dict[str, int]]]:
-    """What pods could have of the node's GPUs, one after the other, within the block."""
-    seen: list[dict[str, int]] = []
-    command = [
-        lab.lab.kubectl_program, "--kubeconfig", str(lab.lab.kubeconfig), "get", "node", FIRST_NODE, "--watch",
-        "--output", 'jsonpath={.status.allocatable}{"\\n"}',
-    ]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        lines = process.stdout
-
-        def read() -> None:
-            seen.extend(lab.counted(json.loads(line)) for line in lines)
-
-        reading = threading.Thread(target=read)
-        reading.start()
-        try:
-            yield seen
-        finally:
-            process.terminate()
-            reading.join()
-
-
 def test_after_a_reboot_no_gpu_is_offered_whole_before_its_slices_are_made_again(lab: PartedLab) -> None:
     lab.cut("both-cut", {SLICE: 14})
-    with watched(lab) as seen:
+    with watched.allocatable(lab.lab, FIRST_NODE) as seen:
         command = [sys.executable, "-m", "kgpu", "lab", "node", "reboot", FIRST_NODE, "--name", lab.lab.name]
         subprocess.run([*command, "--dir", str(lab.lab.folder)], check=True, timeout=WAIT_S)
-        lab.until(lambda: {} in seen, "the slices are gone")
+        lab.until(lambda: {} in map(lab.counted, seen), "the slices are gone")
         lab.until(lambda: lab.offered() == {SLICE: 14}, "the slices are back")
         lab.until(lambda: lab.is_so("both-cut", "success"), "it is told")
-    assert not any(GPU_RESOURCE in counts for counts in seen), seen
+    assert not any(GPU_RESOURCE in lab.counted(counts) for counts in seen), seen

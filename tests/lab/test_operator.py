@@ -150,6 +150,7 @@ def test_nodes_with_gpus_have_an_agent_and_offer_some_and_the_others_have_a_find
     settled(fleet)
     wanted = {AGENT_DAEMON_SET: {*GPUS}, FINDER_DAEMON_SET: {CPU}}
     until(fleet, lambda: on_nodes(fleet) == wanted, "one pod per node")
+    until(fleet, lambda: NFD_OS_ID in get(fleet, "node", CPU)["metadata"]["labels"], "what the finder finds")
     nodes = {node["metadata"]["name"]: node for node in get(fleet, "nodes")["items"]}
     validated = {
         name
@@ -159,7 +160,6 @@ def test_nodes_with_gpus_have_an_agent_and_offer_some_and_the_others_have_a_find
     }
     assert validated == GPUS.keys()
     assert own_labels(nodes[CPU]) == set()
-    assert NFD_OS_ID in nodes[CPU]["metadata"]["labels"]
     assert {json.loads(nodes[name]["metadata"]["annotations"][ROLES_ANNOTATION])["gpus"] for name in GPUS} == {8, 2}
 
 
@@ -230,10 +230,14 @@ def test_a_pod_that_trains_is_busy_and_warm_in_top_and_idle_seconds_after_it_is_
     def idle(gpu: Object) -> bool:
         return bool(gpu["utilization.gpu"] == 0 and gpu["memory.used"] < 1000 and gpu["power.draw"] < 20)
 
+    def one_at_work() -> bool:
+        now = gpus()
+        held, free = [gpu for gpu in now if gpu["pods"]], [gpu for gpu in now if not gpu["pods"]]
+        return [busy(gpu) for gpu in held] == [idle(gpu) for gpu in free] == [True]
+
     run_kubectl(fleet, "apply", "-f", "-", stdin=json.dumps(train))
     try:
-        until(fleet, lambda: [busy(gpu) for gpu in gpus() if gpu["pods"]] == [True], "top shows the GPU at work")
-        assert [idle(gpu) for gpu in gpus() if not gpu["pods"]] == [True], "and no other"
+        until(fleet, one_at_work, "top shows the GPU at work, and no other")
     finally:
         run_kubectl(fleet, "delete", "deployment", "train", "--wait=true")
     until(fleet, lambda: [idle(gpu) for gpu in gpus()] == [True, True], "both GPUs are idle again")
@@ -609,7 +613,7 @@ def test_without_the_policy_nothing_of_it_stays_on_the_nodes(fleet: EmbeddedLab)
         return not offered(fleet) and not any(own_labels(node) for node in get(fleet, "nodes")["items"])
 
     until(fleet, bare, "no GPUs and no labels")
-    assert not [*fleet.nodes.glob("*/cdi/*.json")]
+    until(fleet, lambda: not [*fleet.nodes.glob("*/cdi/*.json")], "no CDI specs")
     operator.install(fleet.kubeconfig)
     settled(fleet)
 

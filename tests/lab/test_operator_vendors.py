@@ -17,7 +17,6 @@ from kgpu.formats.names import (
     AMD_PROFILE_LABEL,
     DRA_AMD_DRIVER,
     DRA_GAUDI_DRIVER,
-    EXPORTER_PORT,
     GAUDI_RESOURCE,
     GPU_OPERATOR_NAMESPACE,
     GPU_RESOURCE,
@@ -106,6 +105,12 @@ def node_of(lab: MixedLab, name: str) -> Any:
     return found[0]["metadata"] if found else {"labels": {}}
 
 
+def running(lab: MixedLab, node: str) -> set[str]:
+    """The roles that run on a node, by its agent's word; the policy is ready without some of them."""
+    roles = json.loads(node_of(lab, node)["annotations"].get(ROLES_ANNOTATION) or "{}").get("roles", {})
+    return {name for name, role in roles.items() if role["state"] == "running"}
+
+
 def test_each_pod_gets_its_vendors_devices(lab: MixedLab) -> None:
     settled(lab)
     for node, (resource, _) in OTHERS.items():
@@ -119,19 +124,18 @@ def test_each_pod_gets_its_vendors_devices(lab: MixedLab) -> None:
 def test_labels_roles_and_conditions_are_those_of_the_vendor(lab: MixedLab) -> None:
     settled(lab)
     for node, vendor in ((FIRST_NODE, "amd"), ("gaudi3-1", "gaudi"), ("arc-1", "intel")):
+        own = {"device-config-manager"} if vendor == "amd" else set()
+        wanted = own | {"deviceplugin", "exporter", "features", "health", "labels", "probe", "validator"}
+        until(lab, lambda node=node, wanted=wanted: running(lab, node) == wanted, f"{sorted(wanted)} on {node}")
         found = node_of(lab, node)
         assert found["labels"][LABEL_VENDOR] == vendor
         assert LABEL_GPU_PRESENT not in found["labels"]
         roles = json.loads(found["annotations"][ROLES_ANNOTATION])["roles"]
-        states = {name: role["state"] for name, role in roles.items()}
-        own = {"device-config-manager"} if vendor == "amd" else set()
-        assert {name for name, state in states.items() if state == "running"} == own | {
-            "deviceplugin", "exporter", "features", "health", "labels", "probe", "validator",
-        }  # fmt: skip
         assert {roles[name]["why"] for name in ("toolkit", "mig-manager", "mps")} == {"NotForVendor"}
+    amd_gpu = "feature.node.kubernetes.io/amd-gpu"
+    until(lab, lambda: node_of(lab, FIRST_NODE)["labels"].get(amd_gpu) == "true", "what the agent finds of its node")
     labels = node_of(lab, FIRST_NODE)["labels"]
     assert labels["amd.com/gpu.product-name"] == "AMD_Instinct_MI300X_OAM"
-    assert labels["feature.node.kubernetes.io/amd-gpu"] == "true"
     conditions = {one["type"]: one for one in lab.get(*POLICY)["status"]["conditions"]}
     assert conditions["DevicePluginReady"]["message"].startswith("3 of 3 nodes")
     assert {conditions[kind]["reason"] for kind in ("DriverReady", "ToolkitReady", "MIGManagerReady")} == {"Disabled"}
@@ -140,14 +144,15 @@ def test_labels_roles_and_conditions_are_those_of_the_vendor(lab: MixedLab) -> N
 
 def test_nvidias_config_of_node_features_counts_and_hides_no_other_vendors_accelerators(lab: MixedLab) -> None:
     settled(lab)
+    pci = "feature.node.kubernetes.io/pci-1200_1002.present"
+    until(lab, lambda: pci in node_of(lab, FIRST_NODE)["labels"], "the label of its class and vendor")
     labels = node_of(lab, FIRST_NODE)["labels"]
-    assert "feature.node.kubernetes.io/pci-1200_1002.present" in labels
     assert "feature.node.kubernetes.io/pci-1002.present" not in labels
 
 
 def test_metrics_are_on_the_agents_pod(lab: MixedLab) -> None:
     settled(lab)
-    assert "gpu_package_power{" in lab.metrics(FIRST_NODE, EXPORTER_PORT)
+    until(lab, lambda: lab.serves(FIRST_NODE, "gpu_package_power{"), "its metrics")
 
 
 def test_a_faulty_accelerator_is_withdrawn_alone_and_the_policy_says_where(lab: MixedLab) -> None:
@@ -206,7 +211,7 @@ def test_amds_default_device_config_is_followed_and_goes(lab: MixedLab) -> None:
     status = lab.get(*where)["status"]
     one = {"nodesMatchingSelectorNumber": 1, "desiredNumber": 1, "availableNumber": 1}
     assert (status["devicePlugin"], status["metricsExporter"]) == (one, one)
-    assert "gpu_package_power{" in lab.metrics(FIRST_NODE, EXPORTER_PORT)
+    until(lab, lambda: lab.serves(FIRST_NODE, "gpu_package_power{"), "its metrics")
     until(
         lab, lambda: behind(lab, "default-metrics-exporter") == [agent_address(lab, FIRST_NODE)], "its Service's agent"
     )
@@ -217,8 +222,8 @@ def test_amds_default_device_config_is_followed_and_goes(lab: MixedLab) -> None:
     until(lab, lambda: lab.allocatable(FIRST_NODE, AMD_GPU_RESOURCE) == "8", "the names of `single`")
     assert served_kind(lab), "the kind stays"
     until(lab, lambda: not behind(lab, "default-metrics-exporter"), "its Service's endpoints to go")
-    gone = lab.lab.kubectl_run("get", "service", "default-metrics-exporter", "--namespace", GPU_OPERATOR_NAMESPACE)
-    assert gone.returncode != 0
+    service_of = ("get", "service", "default-metrics-exporter", "--namespace", GPU_OPERATOR_NAMESPACE)
+    until(lab, lambda: lab.lab.kubectl_run(*service_of).returncode != 0, "its Service to go")
 
 
 PROFILES = "modes-of-ours"

@@ -270,9 +270,17 @@ def test_the_plugins_chart_offers_gpus_and_its_config_manager_follows_the_nodes_
 ) -> None:
     apply(lab, tmp_path, PLUGIN)
     until(lab, lambda: offered(lab) == "4", "four GPUs by the config that is the default")
+
+    def init_ended() -> Object:
+        """The status of the pod is not written by whoever tells what the node offers."""
+        rows: list[Object] = pods_of(lab, "nvidia-device-plugin")[0]["status"].get("initContainerStatuses") or [{}]
+        found: Object = rows[0].get("state", {}).get("terminated") or {}
+        return found
+
+    until(lab, lambda: bool(init_ended()), "its init container has ended")
+    assert init_ended()["exitCode"] == 0
     (pod,) = pods_of(lab, "nvidia-device-plugin")
     assert pod["spec"]["nodeName"] == NODE
-    assert pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 0
     run_kubectl(lab, "label", "node", NODE, f"{DEVICE_PLUGIN_CONFIG_LABEL}=shared")
     until(lab, lambda: offered(lab) == "16", "the shares of the config that the label names")
     run_kubectl(lab, "label", "node", NODE, f"{DEVICE_PLUGIN_CONFIG_LABEL}-")
@@ -337,8 +345,14 @@ def test_the_exporters_chart_is_ready_and_names_the_pods(lab: EmbeddedLab, tmp_p
     def served() -> str:
         return lab.kubectl_run("get", "--raw", path).stdout  # nothing while it does not answer
 
-    until(lab, lambda: "kgpu_exporter_pods_known 1" in served(), "the exporter knows which pods there are")
-    page = served()
+    pages: list[str] = []
+
+    def knows_pods() -> bool:
+        pages.append(served())
+        return "kgpu_exporter_pods_known 1" in pages[-1]
+
+    until(lab, knows_pods, "the exporter knows which pods there are")
+    page = pages[-1]
     series = [line for line in page.splitlines() if line.startswith("DCGM_FI_DEV_GPU_TEMP{")]
     assert len(series) == 4
     assert all(f'hostname="{NODE}"' in line for line in series)

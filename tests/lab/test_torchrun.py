@@ -21,6 +21,8 @@ import pytest
 
 from kgpu.lab import samples
 from kgpu.lab.nodes.addresses import loopback
+from tests import polling
+from tests.ports import free_port
 
 Begin = Callable[..., "subprocess.Popen[str]"]
 IPS: Final = ("10.244.1.1", "10.244.1.2", "10.244.2.9")
@@ -39,8 +41,7 @@ def begin(request: pytest.FixtureRequest, tmp_path: Path) -> Begin:
     smi.write_text(SMI)
     for script in (program, smi):
         script.chmod(0o755)
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    port = free_port()
     started: list[subprocess.Popen[str]] = []
 
     def run(node: int, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
@@ -57,6 +58,7 @@ def begin(request: pytest.FixtureRequest, tmp_path: Path) -> Begin:
         )  # fmt: skip
         return started[-1]
 
+    run.port = port  # type: ignore[attr-defined]
     run.master = "127.0.0.1" if request.param == "busybox" else IPS[0]  # type: ignore[attr-defined]
     yield run
     for process in started:
@@ -109,6 +111,59 @@ def test_a_node_that_went_away_again_is_waited_for(begin: Begin) -> None:
     assert said(gone)[0] == 1
     others = [begin(node, *words, f"--node_rank={node}") for node in (2, 1)]
     assert [said(one)[0] for one in (first, *others)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("begin", ["busybox"], indirect=True)  # on simulated nodes one process waits for all
+def test_a_node_that_came_again_is_met_though_its_former_connection_was_not_missed_yet(
+    begin: Begin, tmp_path: Path
+) -> None:
+    """As on a busy machine: whoever waits for a node that has gone finds that out after the node has come again."""
+    to_it = f"--master_addr={master(begin)}"
+    first = begin(0, "--nnodes=3")
+    with connection(begin.port) as former:  # type: ignore[attr-defined]
+        former.sendall(b"1 3\n")
+        assert former.recv(4) == b"wait"
+        [waiting], [noted] = waiters(tmp_path), notes(tmp_path)
+        os.kill(waiting, signal.SIGSTOP)
+    second = begin(1, "--nnodes=3", "--node_rank=1", to_it)
+    assert polling.holds(lambda: notes(tmp_path) not in ([], [noted]), seconds=60), "the node is noted again"
+    os.kill(waiting, signal.SIGCONT)
+    assert polling.holds(lambda: waiting not in waiters(tmp_path), seconds=60)
+    third = begin(2, "--nnodes=3", "--node_rank=2", to_it)
+    assert [said(one)[0] for one in (first, second, third)] == [0, 0, 0]
+
+
+def waiters(folder: Path) -> list[int]:
+    """The processes that wait for the others for one node each."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")[:-1]
+            if words[-1:] == [bytes(folder / "torchrun")] and b"nc" not in words:
+                found.append(int(process.name))
+    return found
+
+
+def notes(folder: Path) -> list[int]:
+    """When each node that is there was noted."""
+    found = []
+    for note in folder.glob("tmp.*/*.there"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(note.stat().st_mtime_ns)
+    return found
+
+
+def connection(port: int) -> socket.socket:
+    """To whoever will listen."""
+    found: list[socket.socket] = []
+
+    def connected() -> bool:
+        with contextlib.suppress(OSError):
+            found.append(socket.create_connection(("127.0.0.1", port), timeout=60))
+        return bool(found)
+
+    assert polling.holds(connected, seconds=60)
+    return found[0]
 
 
 def test_a_node_that_counts_otherwise_is_sent_away(begin: Begin) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from kgpu.formats.names import (
     AGENT_DAEMON_SET,
     AMD_GPU_RESOURCE,
+    EXPORTER_PORT,
     GAUDI_RESOURCE,
     GPU_OPERATOR_NAMESPACE,
     GPU_RESOURCE,
@@ -83,11 +84,15 @@ class MixedLab:
         return str(found[0]["status"].get("allocatable", {}).get(resource, "")) if found else ""
 
     def metrics(self, node: str, port: int, *, namespace: str = GPU_OPERATOR_NAMESPACE) -> str:
-        """What the agent's pod on this node serves at a port."""
+        """What the agent's pod on this node serves at a port, "" while there is none or it doesn't answer."""
         pods = self.get("pods", "--namespace", namespace, "--selector", f"app={AGENT_DAEMON_SET}")["items"]
-        pod = next(pod["metadata"]["name"] for pod in pods if pod["spec"]["nodeName"] == node)
-        path = f"/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/metrics"
-        return kubectl(self.lab, "get", "--raw", path)
+        path = f"/api/v1/namespaces/{namespace}/pods/{{}}:{port}/proxy/metrics"
+        names = [pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName") == node]
+        return "".join(self.lab.kubectl_run("get", "--raw", path.format(name)).stdout for name in names)
+
+    def serves(self, node: str, series: str, *, namespace: str = GPU_OPERATOR_NAMESPACE) -> bool:
+        """Whether the agent's pod on this node has a series among its metrics."""
+        return series in self.metrics(node, EXPORTER_PORT, namespace=namespace)
 
     def run(self, name: str, resource: str = "", count: int = 1, command: str = SEES, node: str = "") -> None:
         """A pod that asks for ``count`` of ``resource``, if any, and runs a shell's ``command``."""
@@ -149,8 +154,8 @@ def a_gaudi_pod_is_told_of_its_cards(lab: MixedLab) -> None:
 
 def all_are_labelled_in_their_own_words(lab: MixedLab) -> None:
     until(lambda: lab.labels(NVIDIA_NODE).get("nvidia.com/gpu.product"), "NVIDIA-H100-80GB-HBM3")
+    until(lambda: lab.labels(AMD_NODE).get("amd.com/gpu.product-name"), "AMD_Instinct_MI300X_OAM")
     labels = lab.labels(AMD_NODE)
-    assert labels["amd.com/gpu.product-name"] == "AMD_Instinct_MI300X_OAM"
     assert labels["beta.amd.com/gpu.vram.192G"] == "8"
     assert not [key for key in labels if key.startswith("nvidia.com/")]
     until(lambda: lab.labels(GAUDI_NODE).get("habana.ai/gaudi.product"), "Intel-Gaudi-3")

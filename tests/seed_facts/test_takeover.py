@@ -150,7 +150,8 @@ def test_the_policy_is_the_same_object_and_ready(site: Site, taken: str) -> None
 
 
 def test_old_operands_make_room_and_labels_of_users_stay(site: Site, taken: str) -> None:
-    assert site.daemon_sets() == {names.AGENT_DAEMON_SET, names.FINDER_DAEMON_SET}
+    own = {names.AGENT_DAEMON_SET, names.FINDER_DAEMON_SET}
+    site.until(lambda: site.daemon_sets() == own, "the old operand to be gone, and only kgpu's own")
     (node,) = site.get("nodes")["items"]
     assert node["metadata"]["labels"][KEPT_LABEL] == "false"
 
@@ -167,9 +168,16 @@ def test_back_again_leaves_the_policy_and_nothing_of_kgpus(site: Site, taken: st
     site.helm_does("upgrade", "gpu-operator", str(site.old), "--no-hooks")
     assert site.get("clusterpolicy", "cluster-policy")["metadata"]["uid"] == taken
     site.until(lambda: names.AGENT_DAEMON_SET not in site.daemon_sets(), "kgpu's agents to be gone")
+
+    def ours() -> set[str]:
+        """Whose fields the node has; an agent may be ending yet whose DaemonSet is gone."""
+        (node,) = site.get("nodes")["items"]
+        return {one["manager"] for one in node["metadata"]["managedFields"] if one["manager"].startswith("kgpu-")}
+
+    agents = ("pods", "-n", NAMESPACE, "-l", f"app={names.AGENT_DAEMON_SET}")
+    site.until(lambda: not site.get(*agents)["items"], "the pods of kgpu's agents to be gone")
+    site.until(lambda: ours() <= {"kgpu-lab"}, "nothing of kgpu's to be left on the node")
     (node,) = site.get("nodes")["items"]
-    ours = {one["manager"] for one in node["metadata"]["managedFields"] if one["manager"].startswith("kgpu-")}
-    assert ours <= {"kgpu-lab"}
     assert node["metadata"]["labels"][KEPT_LABEL] == "false"
 
 

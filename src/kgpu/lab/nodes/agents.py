@@ -29,6 +29,7 @@ _SOURCE: Final = str(Path(__file__).resolve().parents[3])
 RUN: Final = "run"
 """In the node's folder: /run/kgpu for an agent that the host runs."""
 CONFIG_FILE: Final = "config.yaml"
+PID_FILE: Final = "agent.pid"
 CONFIG_MAP: Final = "gpu-operator/device-plugin-config"
 LOG_LIMIT: Final = 4 << 20  # bytes, after which a log starts over
 STOP_S: Final = 12.0
@@ -140,7 +141,7 @@ async def keep_running(spec: NodeSpec, its: NodeMachine, folder: Path, kubelet_s
         with contextlib.suppress(OSError):
             # Many agents that start together must not make the API server and the nodes' host sluggish.
             os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
-        (folder / "agent.pid").write_text(f"{process.pid}\n")
+        write_atomic(folder / PID_FILE, f"{process.pid}\n", flush=False)
         try:
             code = await process.wait()
         except asyncio.CancelledError:
@@ -165,7 +166,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 def end_former(folder: Path) -> None:
     """End the agent that a killed host process left behind."""
     try:
-        pid = int((folder / "agent.pid").read_text())
+        pid = int((folder / PID_FILE).read_text())
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (OSError, ValueError):
         return

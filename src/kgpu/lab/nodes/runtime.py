@@ -34,7 +34,7 @@ NAMESPACES: Final = "namespaces"
 PLAIN: Final = "plain"
 PROGRAM: Final = "program:"
 HOST: Final = "host:"
-START_S: Final = 20.0
+START_S: Final = 120.0  # as the kubelet's runtimeRequestTimeout
 _SHIM: Final = str(Path(shim.__file__))
 _RELAY: Final = str(Path(relay.__file__))
 _LIBRARY_PARTS: Final = ("/usr/lib", "/lib", "/usr/local/nvidia/lib")
@@ -232,6 +232,7 @@ class Runtime:
     async def _begun(self, folder: Path, pid: int) -> dict[str, Any]:
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
+            lives = container_processes.is_alive(pid)  # first: a short command has begun and ended between two looks
             for name in ("state.json", "exit.json"):
                 content = container_processes.read_json(folder / name)
                 if content is not None and content.get("problem"):
@@ -244,10 +245,12 @@ class Runtime:
                     )
                 if content is not None and name == "state.json":
                     return content
-            if not container_processes.is_alive(pid):
+            if not lives:
                 text = (folder / "shim.log").read_text(errors="replace").strip()[-400:]
                 raise StartError(f"the container's shim ended: {text}", "a running shim", "report this as a bug")
             await asyncio.sleep(0.01)
+        # It would run beside the next try.
+        await asyncio.to_thread(container_processes.end, folder)
         raise StartError(f"the container did not start within {START_S:g} s", "a started command", "try again")
 
     def adopt(self, folder: Path, container: str) -> Running | Exit | None:
