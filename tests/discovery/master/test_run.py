@@ -225,7 +225,7 @@ async def test_switched_off_all_is_taken_back(rules: Rules) -> None:
 
         await rules.cluster.until(features, "no NodeFeature")
     assert not {"example.com/six", names.NFD_KERNEL_FULL} & rules.labels().keys()
-    assert names.NFD_TRACKING_ANNOTATION not in rules.node()["metadata"]["annotations"]
+    assert names.NFD_TRACKING_ANNOTATION not in rules.annotations()
     assert await rules.cluster.all(NODE_FEATURE_RULES)
 
 
@@ -442,6 +442,6 @@ async def test_a_refused_write_keeps_neither_groups_nor_the_end_of_objects_from_
 
         await rules.cluster.until(collected, "the object's end")
         assert names.NFD_KERNEL_FULL not in rules.labels()
-        assert rules.controller.status()["feature_rules"]["problem"]
+        await rules.cluster.until(lambda: rules.controller.status()["feature_rules"]["problem"], "the problem")
         api.patch = patch  # type: ignore[method-assign]
         await rules.has(names.NFD_KERNEL_FULL)
