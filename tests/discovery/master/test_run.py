@@ -319,7 +319,7 @@ async def test_an_instance_keeps_its_own_lists_and_prune_takes_back_what_is_on_t
     assert names.LABEL_FEATURE_RULES not in rules.labels()
     assert "example.com/slots" not in rules.node()["status"]["capacity"]
     assert {"example.com/peers", "team"} <= rules.labels().keys()
-    assert not [key for key in rules.node()["metadata"]["annotations"] if key.startswith("blue.")]
+    assert not [key for key in rules.annotations() if key.startswith("blue.")]
 
 
 async def test_another_instance_begins_with_its_own_lists(rules: Rules) -> None:
@@ -329,7 +329,7 @@ async def test_another_instance_begins_with_its_own_lists(rules: Rules) -> None:
             await rules.say()
             key = TrackingLists.of(instance).labels
             await rules.cluster.until(lambda key=key: key in rules.annotations(), key)
-    assert TrackingLists.of("blue").labels not in rules.node()["metadata"]["annotations"]
+    assert TrackingLists.of("blue").labels not in rules.annotations()
     assert names.NFD_KERNEL_FULL in rules.labels()
 
 
