@@ -41,7 +41,7 @@ LOCAL = Address("127.0.0.1", 0)
 
 @pytest.fixture
 async def server():
-    server = StatusServer(ROUTES, deadline=5)
+    server = StatusServer(ROUTES, deadline=60, patience=60)
     server.address = await server.start(LOCAL)  # type: ignore[attr-defined]
     yield server
     await server.close()
@@ -107,8 +107,9 @@ class StrictAccess(OpenAccess):
 async def test_an_access_policy_decides_before_any_page_is_made():
     large = b"x" * 3_000_000
     server = StatusServer(
-        {"/": DynamicPage(lambda _: Response(200, large, "application/octet-stream"))}, access=StrictAccess()
-    )
+        {"/": DynamicPage(lambda _: Response(200, large, "application/octet-stream"))}, access=StrictAccess(),
+        deadline=60, patience=60,
+    )  # fmt: skip
     server.address = await server.start(LOCAL)  # type: ignore[attr-defined]
     assert (await exchange(server, b"GET /nowhere HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 403 ")
     reply = await exchange(server, b"GET / HTTP/1.1\r\nX-Key: open\r\n\r\n")
@@ -176,7 +177,7 @@ async def test_silent_connections_take_the_page_from_nobody(server, abroad, sour
 
 async def test_clients_that_do_not_take_their_answer_take_the_page_from_nobody(abroad):
     """64 of them, of four pods, had every scrape refused for as long as an answer may take."""
-    server = StatusServer({"/large": lambda: Response(200, "x" * 8_000_000), **ROUTES}, patience=60.0)
+    server = StatusServer({"/large": lambda: Response(200, "x" * 8_000_000), **ROUTES}, deadline=60, patience=60)
     server.address = await server.start(LOCAL)  # type: ignore[attr-defined]
     slow = [
         one

@@ -8,8 +8,10 @@ import contextlib
 import pytest
 
 from kgpu.base.advice import Advice
+from kgpu.base.clock import settle
 from kgpu.base.errors import UserError
 from kgpu.base.service import Complaint, StandingAdvice, all_end, end, end_within, first_end, running
+from tests.loop_clock import pass_seconds
 
 
 async def forever(said: list[str]) -> None:
@@ -43,7 +45,7 @@ async def test_whatever_ends_the_block_ends_them() -> None:
     for stop in (asyncio.CancelledError, KeyError):
         said.clear()
         task = asyncio.ensure_future(work())
-        await asyncio.sleep(0.001)
+        await settle()
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
@@ -164,8 +166,11 @@ async def test_who_loses_a_cancellation_is_asked_once_more_and_who_does_not_end_
     asked: list[str] = []
     tasks = [asyncio.create_task(stubborn(asked, times), name=f"loses {times}") for times in (0, 1, 5)]
     await asyncio.sleep(0)
-    assert await end_within(0.2, *tasks) == ("loses 5",)
+    ending = asyncio.create_task(end_within(60.0, *tasks))
+    await pass_seconds(31.0)
     assert asked == ["lost", "lost", "lost"]
+    await pass_seconds(31.0)
+    assert await ending == ("loses 5",)
     while not tasks[2].done():
         tasks[2].cancel()
         await asyncio.sleep(0)

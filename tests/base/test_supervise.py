@@ -14,6 +14,7 @@ from kgpu.base.backoff import BackoffPolicy
 from kgpu.base.clock import VirtualClock, settle
 from kgpu.base.errors import HwError
 from kgpu.base.supervise import RoleHandle, RoleState, Supervisor, stop_on_signals
+from tests.loop_clock import pass_seconds
 
 POLICY = BackoffPolicy(first=1.0, cap=8.0, factor=2.0, jitter=0.0, healthy_after=60.0)
 
@@ -32,7 +33,7 @@ class World:
 async def world():
     world = World()
     yield world
-    assert await world.supervisor.stop(5) == ()
+    assert await world.supervisor.stop(60) == ()
 
 
 async def forever(handle: RoleHandle) -> None:
@@ -193,7 +194,7 @@ async def test_stop_lets_roles_clean_up_and_marks_them_stopped():
 
     world.supervisor.start("tidy", tidy)
     await settle()
-    assert await world.supervisor.stop(5) == ()
+    assert await world.supervisor.stop(60) == ()
     assert cleaned == [True]
     assert world.status("tidy").state is RoleState.STOPPED
 
@@ -210,7 +211,7 @@ async def test_a_role_that_swallows_its_cancellation_ends_all_the_same(ending):
 
     world.supervisor.start("swallows", swallows)
     await settle()
-    assert await world.supervisor.stop(5) == ()
+    assert await world.supervisor.stop(60) == ()
     assert world.clock.deadlines == []
 
 
@@ -224,7 +225,9 @@ async def test_a_lost_cancellation_is_asked_for_again():
 
     world.supervisor.start("loses", loses_one)
     await settle()
-    assert await world.supervisor.stop(0.1) == ()
+    stopping = asyncio.create_task(world.supervisor.stop(60))
+    await pass_seconds(31)
+    assert await stopping == ()
 
 
 async def test_stop_names_a_role_that_does_not_end():
@@ -242,9 +245,12 @@ async def test_stop_names_a_role_that_does_not_end():
     world.supervisor.start("stubborn", stubborn)
     world.supervisor.start("good", forever)
     await settle()
-    assert await world.supervisor.stop(0.05) == ("stubborn",)
+    stopping = asyncio.create_task(world.supervisor.stop(60))
+    for _ in range(2):
+        await pass_seconds(31)
+    assert await stopping == ("stubborn",)
     release.set()
-    assert await world.supervisor.stop(5) == ()
+    assert await world.supervisor.stop(60) == ()
 
 
 async def test_stop_ends_a_role_that_waits_for_its_next_attempt():
@@ -256,7 +262,7 @@ async def test_stop_ends_a_role_that_waits_for_its_next_attempt():
     world.supervisor.start("bad", crash)
     await settle()
     assert world.clock.deadlines == [1.0]
-    assert await world.supervisor.stop(5) == ()
+    assert await world.supervisor.stop(60) == ()
 
 
 async def test_a_name_can_be_used_once(world):

@@ -95,7 +95,7 @@ def test_a_file_is_a_version_or_nothing(tmp_path, text: str, version: int | None
 
 async def test_a_simulated_node_has_them(sim_root) -> None:
     root = sim_root("mi300x", gpus=2)
-    reader = AmdReader(driver_root=root)
+    reader = AmdReader(driver_root=root, deadline=60.0)
     facts = read_facts(LabelSettings(), str(root))
     got = plan(await reader.inventory(), LabelSettings(), facts).labels
     await reader.close()

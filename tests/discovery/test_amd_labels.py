@@ -107,7 +107,7 @@ def test_parts_are_counted_by_what_a_pod_gets() -> None:
 
 async def test_a_simulated_node_is_labelled_and_a_new_mode_takes_old_labels_away(sim_root) -> None:
     root = sim_root("mi300x")
-    reader = AmdReader(driver_root=root)
+    reader = AmdReader(driver_root=root, deadline=60.0)
     before = plan(await reader.inventory(), LabelSettings(), NodeFacts()).labels
     assert before["amd.com/gpu.product-name"] == "AMD_Instinct_MI300X_OAM"
     assert before["amd.com/gpu.vram"] == "192G"

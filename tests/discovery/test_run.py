@@ -280,7 +280,7 @@ async def test_slow_files_of_the_node_stop_nobody_else() -> None:
 
     def slow(_settings: LabelSettings) -> NodeFacts:
         asked.set()
-        assert freed.wait(20)
+        assert freed.wait(60)
         return NodeFacts(machine="m", vgpu_present=False)
 
     publisher = MemoryLabelPublisher()
@@ -291,7 +291,7 @@ async def test_slow_files_of_the_node_stop_nobody_else() -> None:
     task = asyncio.create_task(run(ctx))
     try:
         async with asyncio.timeout(60):
-            assert await asyncio.to_thread(asked.wait, 10)
+            assert await asyncio.to_thread(asked.wait, 60)
             freed.set()
             while not publisher.labels:  # noqa: ASYNC110 - the fake gives no event
                 await asyncio.sleep(0.005)

@@ -56,8 +56,9 @@ def test_a_script_is_found_and_told(tmp_path: Path) -> None:
     name = f"kgpu-test-{os.getpid()}"
     script = tmp_path / name
     script.write_text(
-        f"#!{sys.executable}\nimport signal, sys\n"
-        "signal.signal(signal.SIGHUP, lambda *_: sys.exit(7))\nprint('ready', flush=True)\nsignal.pause()\n"
+        f"#!{sys.executable}\nimport signal, sys, threading\n"
+        "signal.signal(signal.SIGHUP, lambda *_: sys.exit(7))\nprint('ready', flush=True)\n"
+        "while True: threading.Event().wait(0.1)\n"  # not pause: a signal just before it would be missed
     )
     script.chmod(0o755)
     with child([script], stdout=subprocess.PIPE, text=True) as running:

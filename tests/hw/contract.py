@@ -16,7 +16,9 @@ import pytest
 from kgpu.base.errors import HwError
 from kgpu.hw.port import Accelerator, Activity, EventKind, HardwareEvent, Inventory, Problem, Reader
 
-PATIENCE = 30.0
+PATIENCE = 120.0
+HUNG_S = 0.5
+"""For so long a test waits for what hangs; for what does not a busy machine has all of its time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,8 +232,7 @@ class ReaderContract:
     async def test_hung_gpu_leaves_the_others_answering(self, node: Node) -> None:
         before = await node.reader.inventory()
         await node.hang(5)
-        after = await wait_for(node.reader, lambda inventory: 5 not in usable(inventory))
-        assert usable(after) == [0, 1, 2, 3, 4, 6, 7]
+        after = await wait_for(node.reader, lambda inventory: usable(inventory) == [0, 1, 2, 3, 4, 6, 7])
         assert problems(after.accelerators[5]) == {Problem.HUNG}
         assert after.accelerators[5].uuid == before.accelerators[5].uuid
         assert len(await node.reader.readings()) == 7

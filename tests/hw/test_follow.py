@@ -56,5 +56,5 @@ async def test_what_the_listener_raises_is_not_hidden() -> None:
 
     reader: Any = Streams()
     with pytest.raises(RuntimeError, match="a defect"):
-        await asyncio.wait_for(follow_events(reader, hear, clock=VirtualClock()), 10)
+        await asyncio.wait_for(follow_events(reader, hear, clock=VirtualClock()), 60)
     assert reader.closed == 1

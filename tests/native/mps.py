@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -56,6 +57,20 @@ sync = lib.cuCtxSynchronize
 for line in sys.stdin:
     print(json.dumps(eval(line)), flush=True)
 """
+
+
+@contextmanager
+def ended(pid: int) -> Iterator[int]:
+    """A handle of a process that is told to end: it is dead after the block, and has no socket and no lock any more.
+
+    A killed process keeps both until it has run once more, and under load that is after who has killed it.
+    """
+    handle = os.pidfd_open(pid)
+    try:
+        yield handle
+        assert select.select([handle], [], [], WAIT_S)[0], f"process {pid} has not ended"
+    finally:
+        os.close(handle)
 
 
 class Program:
@@ -134,9 +149,16 @@ class Mps:
             check=True,
         ).stdout  # fmt: skip
 
+    def kill(self) -> None:
+        """Kill the daemon, which is dead then."""
+        with ended(self.daemon()) as daemon:
+            signal.pidfd_send_signal(daemon, signal.SIGKILL)
+
     def end(self) -> None:
         """Ends daemon and server, whatever state they are in."""
         with suppress(OSError, ValueError):
-            daemon = self.daemon()
-            os.kill(daemon, signal.SIGTERM)
-            eventually(lambda: not Path(f"/proc/{daemon}/exe").exists())
+            pid = self.daemon()
+            # A daemon that was killed has left its pid file, and its pid may be another process's by now.
+            if Path(f"/proc/{pid}/exe").samefile(self.program):
+                with ended(pid) as daemon:
+                    signal.pidfd_send_signal(daemon, signal.SIGTERM)

@@ -107,7 +107,7 @@ def sample(root: Path, *arguments: str, **env: str) -> subprocess.CompletedProce
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for something that another process is about to do."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.005)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ from kgpu.host.root import DriverRoot
 from kgpu.hw.quick import QuickReading
 from kgpu.hw.simulator import operate
 from kgpu.hw.simulator.mig import partition
+from kgpu.validator import cuda as cuda_
 from kgpu.validator import forking as forking_
 from kgpu.validator.cuda import ChildCuda, find_cuda, read_outcome
 from kgpu.validator.cuda_child import ELEMENTS, vectors
@@ -82,6 +82,13 @@ def test_helpers_are_found_beside_libcuda(tmp_path) -> None:
     ]
 
 
+@pytest.fixture
+def reaped_in_time(monkeypatch) -> None:
+    """A busy machine may need longer to end what was killed; only a driver that holds it would need for ever."""
+    monkeypatch.setattr(cuda_, "_REAP_S", PATIENT)
+    monkeypatch.setattr(forking_, "REAP_SECONDS", PATIENT)
+
+
 def forking(body: str) -> str:
     """The forking process's program with another test: the statements ``body``."""
     return f"""from kgpu.validator.cuda_fork import serve
@@ -100,15 +107,13 @@ def test_each_element_of_the_vectors_is_what_the_kernel_adds(seed: int) -> None:
     assert len(set(total)) == ELEMENTS, "an element in another's place is seen"
 
 
-async def test_a_child_that_hangs_is_killed_and_its_call_is_named(tmp_path) -> None:
+async def test_a_child_that_hangs_is_killed_and_its_call_is_named(tmp_path, reaped_in_time) -> None:
     body = 'print(\'{"step": "cuInit"}\', flush=True); time.sleep(1000)'
-    begin = time.monotonic()
     for deadline in (0.5, 5.0, 50.0):  # on a busy machine it may not have come to its call by the first
         outcome = await ChildCuda(DriverRoot.at(tmp_path), boot=forking(body)).run("GPU-x", deadline=deadline)
         if outcome.step:
             break
     assert (outcome.passed, outcome.hung, outcome.held, outcome.step) == (False, True, False, "cuInit")
-    assert time.monotonic() - begin < PATIENT
 
 
 async def test_a_child_that_crashes_names_signal_and_call(tmp_path) -> None:
@@ -141,16 +146,16 @@ cuda_fork.os.kill = lambda pid, number: None  # as if the driver kept the proces
 sys.exit(cuda_fork.serve(sys.argv[2:], lambda arguments: time.sleep(1000)))"""
     runner = ChildCuda(DriverRoot.at(tmp_path), boot=boot)
     first = await runner.run("GPU-x", deadline=1.0)
-    begin = time.monotonic()
-    second = await runner.run("GPU-x", deadline=PATIENT)
+    second = await runner.run("GPU-x", deadline=1e6)  # which nobody waits for
     other = await runner.run("GPU-y", deadline=0.1)
     assert (first.hung, first.held) == (True, True)
     assert (second.held, second.hung, "is still held" in second.text) == (True, True, True)
-    assert time.monotonic() - begin < PATIENT
     assert "is still held" not in other.text, "another GPU is tested"
 
 
-async def test_tests_run_beside_each_other_and_the_forking_process_ends_when_idle(tmp_path, monkeypatch) -> None:
+async def test_tests_run_beside_each_other_and_the_forking_process_ends_when_idle(
+    tmp_path, monkeypatch, reaped_in_time
+) -> None:  # fmt: skip
     monkeypatch.setattr(forking_, "IDLE_SECONDS", 0.1)
     body = "print(json.dumps({'passed': {'elements': 1}, 'facts': {'name': os.environ['CUDA_VISIBLE_DEVICES']}}))"
     runner = ChildCuda(DriverRoot.at(tmp_path), boot=forking(f"{body}; sys.stdout.flush()"))
@@ -180,7 +185,7 @@ async def test_a_forking_process_that_is_killed_costs_one_repetition(tmp_path) -
     assert "killed twice" in outcome.text or "the process that starts the tests has ended" in outcome.text, outcome
 
 
-async def test_nothing_is_left_when_a_test_is_cancelled(tmp_path) -> None:
+async def test_nothing_is_left_when_a_test_is_cancelled(tmp_path, reaped_in_time) -> None:
     marker = tmp_path / "pid"
     body = f"open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(1000)"
     runner = ChildCuda(DriverRoot.at(tmp_path), boot=forking(body))

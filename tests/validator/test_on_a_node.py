@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import sys
 import urllib.error
 import urllib.request
@@ -58,6 +59,12 @@ class Node:
     async def offered(self, count: int, resource: str = GPU_RESOURCE) -> None:
         await self.kubelet.wait_for(lambda: self.kubelet.allocatable().get(resource, 0) == count, seconds=SECONDS)
 
+    def failed(self, check: Check) -> list[str]:
+        """The devices that the check has found ill by now."""
+        report = self.results.report()
+        result = report.result(check) if report is not None else None
+        return [one.uuid for one in result.failed_devices] if result is not None else []
+
     async def until(self, condition) -> None:
         async with asyncio.timeout(SECONDS):
             while not condition():  # noqa: ASYNC110 - another process's files
@@ -69,15 +76,20 @@ def node(tmp_path_factory, sim_root) -> Node:
     return Node(tmp_path_factory.mktemp("node"), sim_root("hgx-h100", gpus=4))
 
 
+def address(log: Path) -> str:
+    """Where the status pages are, "" while that is not in the log, or not all of it."""
+    found = re.search(r"status pages at http://([^/\s]+)/", log.read_text())
+    return found[1] if found else ""
+
+
 def page(log: Path, path: str) -> str:
-    address = log.read_text().partition("status pages at http://")[2].partition("/")[0]
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=SECONDS) as answer:
+    with urllib.request.urlopen(f"http://{address(log)}{path}", timeout=SECONDS) as answer:
         return answer.read().decode()
 
 
 async def test_c10_the_plugin_waits_for_the_validator_of_another_process(node) -> None:
     async with node.kubelet, node.agent("deviceplugin", "--health-address", "127.0.0.1:0") as log:
-        await node.until(lambda: "status pages at" in log.read_text())
+        await node.until(lambda: address(log))
         with pytest.raises(urllib.error.HTTPError) as refused:
             page(log, "/readyz")
         assert "deviceplugin" in refused.value.read().decode()
@@ -91,9 +103,7 @@ async def test_a_gpu_that_fails_cuda_is_unhealthy_alone_and_recovers(node) -> No
     async with node.kubelet, node.agent("validator,toolkit,deviceplugin"):
         await node.offered(3)
         uuid = operate.snapshot(node.root)["gpus"][2]["uuid"]
-        report = node.results.report()
-        assert report is not None
-        assert [one.uuid for one in report.result(Check.CUDA).failed_devices] == [uuid]
+        await node.until(lambda: node.failed(Check.CUDA) == [uuid])  # the others may have been proven first
         operate.set_values(node.root, {"compute-mode": "default"}, gpu=2)
         await node.offered(4)
         await node.until(lambda: node.results.report().result(Check.CUDA).status is Status.PASSED)
@@ -113,7 +123,8 @@ async def test_a_hung_gpu_keeps_nobody_from_the_others(node) -> None:
     operate.inject(node.root, "hang", gpu=1)
     async with node.kubelet, node.agent("validator,toolkit,deviceplugin"):
         await node.offered(3)
-        assert node.results.report().result(Check.DRIVER).failed_devices[0].name.startswith("GPU 1")
+        uuid = operate.snapshot(node.root)["gpus"][1]["uuid"]
+        await node.until(lambda: node.failed(Check.DRIVER) == [uuid])
 
 
 async def test_a_missing_library_keeps_everything_back_and_is_named(node) -> None:
@@ -126,7 +137,6 @@ async def test_a_missing_library_keeps_everything_back_and_is_named(node) -> Non
 
 async def test_metrics_are_among_the_status_pages(node) -> None:
     async with node.kubelet, node.agent("validator,toolkit,node-status", "--health-address", "127.0.0.1:0") as log:
-        await node.until(lambda: node.results.exists("cuda-ready"))
-        text = page(log, "/metrics")
-    assert 'gpu_operator_node_cuda_ready{node=""} 1' in text
-    assert 'gpu_operator_nvidia_pci_devices_total{node=""} 4' in text
+        await node.until(lambda: address(log) and node.results.exists("cuda-ready"))
+        lines = ('gpu_operator_node_cuda_ready{node=""} 1', 'gpu_operator_nvidia_pci_devices_total{node=""} 4')
+        await node.until(lambda: all(line in page(log, "/metrics") for line in lines))

@@ -282,7 +282,8 @@ async def test_a_test_that_the_release_interrupts_is_made_again(node) -> None:
 async def test_a_spec_that_comes_late_is_seen(node) -> None:
     (node.cdi / "a.json").unlink()
     async with node.running():
-        await node.until(lambda: node.status(Check.TOOLKIT) is Status.WAITING)
+        # Time runs fast here: on a busy machine patience may have ended before anybody looks.
+        await node.until(lambda: node.status(Check.TOOLKIT) in {Status.WAITING, Status.FAILED})
         node.write_spec()
         await node.passed()
 
@@ -305,7 +306,7 @@ async def test_what_the_policy_leaves_out_is_skipped(node) -> None:
 async def test_resources_that_come_late_are_seen(node) -> None:
     node.api.node = NodeResources()
     async with node.running():
-        await node.until(lambda: node.status(Check.PLUGIN) is Status.WAITING)
+        await node.until(lambda: node.status(Check.PLUGIN) in {Status.WAITING, Status.FAILED})
         node.api.node = NodeResources(capacity={"nvidia.com/gpu": 2}, allocatable={"nvidia.com/gpu": 2})
         await node.passed()
 

@@ -126,10 +126,10 @@ static void fault(const struct client *source, int device)
 {
     note("Fatal error on device %d, caused by client {PID: %d, Context ID: %d}", device, source->pid, device + 1);
     server.device[device].faulted = true;
-    tell_daemon("fault");
     for (int i = 0; i < total; i++)
         if (all[i] != source && all[i]->on[device])
             kg_mps_say(all[i]->fd, "fault %d", device);
+    tell_daemon("fault"); /* after them: whoever reads FAULT there finds that every client has heard */
 }
 
 /* 0, or -1 for what no client says. */

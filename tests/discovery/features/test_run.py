@@ -239,6 +239,7 @@ async def test_the_nodes_own_config_says_how_often_it_is_read():
     node.facts = replace(BARE, interval=600.0)
     async with node.running():
         await node.until(lambda: node.reads == 1)
+        await node.asleep()
         for _ in range(100):  # each look at devices is a sleep of its own
             await node.clock.advance(LOOK)
         assert node.reads == 1
@@ -249,6 +250,7 @@ async def test_the_nodes_own_config_says_how_often_it_is_read():
     idle.facts = replace(BARE, interval=math.inf)
     async with idle.running():
         await idle.until(lambda: idle.reads == 1)
+        await idle.asleep()
         for _ in range(50):
             await idle.clock.advance(LOOK)
         assert idle.reads == 1

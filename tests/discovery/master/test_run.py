@@ -225,7 +225,7 @@ async def test_switched_off_all_is_taken_back(rules: Rules) -> None:
 
         await rules.cluster.until(features, "no NodeFeature")
     assert not {"example.com/six", names.NFD_KERNEL_FULL} & rules.labels().keys()
-    assert names.NFD_TRACKING_ANNOTATION not in rules.node()["metadata"]["annotations"]
+    assert names.NFD_TRACKING_ANNOTATION not in rules.annotations()
     assert await rules.cluster.all(NODE_FEATURE_RULES)
 
 
@@ -319,7 +319,7 @@ async def test_an_instance_keeps_its_own_lists_and_prune_takes_back_what_is_on_t
     assert names.LABEL_FEATURE_RULES not in rules.labels()
     assert "example.com/slots" not in rules.node()["status"]["capacity"]
     assert {"example.com/peers", "team"} <= rules.labels().keys()
-    assert not [key for key in rules.node()["metadata"]["annotations"] if key.startswith("blue.")]
+    assert not [key for key in rules.annotations() if key.startswith("blue.")]
 
 
 async def test_another_instance_begins_with_its_own_lists(rules: Rules) -> None:
@@ -329,7 +329,7 @@ async def test_another_instance_begins_with_its_own_lists(rules: Rules) -> None:
             await rules.say()
             key = TrackingLists.of(instance).labels
             await rules.cluster.until(lambda key=key: key in rules.annotations(), key)
-    assert TrackingLists.of("blue").labels not in rules.node()["metadata"]["annotations"]
+    assert TrackingLists.of("blue").labels not in rules.annotations()
     assert names.NFD_KERNEL_FULL in rules.labels()
 
 
@@ -442,6 +442,6 @@ async def test_a_refused_write_keeps_neither_groups_nor_the_end_of_objects_from_
 
         await rules.cluster.until(collected, "the object's end")
         assert names.NFD_KERNEL_FULL not in rules.labels()
-        assert rules.controller.status()["feature_rules"]["problem"]
+        await rules.cluster.until(lambda: rules.controller.status()["feature_rules"]["problem"], "the problem")
         api.patch = patch  # type: ignore[method-assign]
         await rules.has(names.NFD_KERNEL_FULL)

@@ -13,6 +13,8 @@ from kgpu.hw.amd.client import AmdReader
 from kgpu.hw.port import EventKind, Problem, TopologyLevel
 from kgpu.hw.simulator.amd import operate
 from tests.hw.contract import (
+    HUNG_S,
+    PATIENCE,
     DriverEventsContract,
     ReaderContract,
     Shape,
@@ -37,12 +39,14 @@ class SimulatedNode:
 
     def __init__(self, root) -> None:
         self.root = root
-        self.reader = AmdReader(driver_root=root, deadline=0.5, poll=0.02)
+        self.reader = AmdReader(driver_root=root, deadline=PATIENCE, poll=0.02)
 
     async def lose(self, gpu: int) -> None:
         operate.inject(self.root, "lost", gpu=gpu)
 
     async def hang(self, gpu: int) -> None:
+        bus = (await self.reader.inventory()).accelerators[gpu].pci_bus_id
+        self.reader.lane(bus)._deadline = HUNG_S
         operate.inject(self.root, "hang", gpu=gpu)
 
     async def report(self, gpu: int) -> None:
@@ -57,6 +61,8 @@ class SimulatedNode:
 
     async def clear(self, gpu: int) -> None:
         operate.clear(self.root, gpu)
+        for lane in self.reader._lanes.values():
+            lane._deadline = PATIENCE
 
     async def take_driver(self) -> None:
         operate.unload(self.root)
@@ -113,17 +119,19 @@ async def test_a_hung_topology_is_a_finding_about_the_node_once_it_was_known(nod
     import os
 
     os.mkfifo(place)
+    node.reader.node._deadline = HUNG_S
     after = await node.reader.inventory()
     assert after.accelerators == before.accelerators
     assert [row.problem for row in after.findings] == [Problem.HUNG]
-    fresh = AmdReader(driver_root=node.root, deadline=0.2)
+    fresh = AmdReader(driver_root=node.root, deadline=HUNG_S)
     with pytest.raises(HwError, match="did not end in time"):
         await fresh.inventory()
     await fresh.close()
     place.rename(tmp_path / "fifo")
     place.write_text(text)
-    for _ in range(2):
-        os.close(os.open(tmp_path / "fifo", os.O_WRONLY))
+    node.reader.node._deadline = PATIENCE
+    # Ends both who wait for a writer. Opened for writing alone it would itself wait once they have gone.
+    os.close(os.open(tmp_path / "fifo", os.O_RDWR))
     healed = await wait_for(node.reader, lambda inventory: not inventory.findings)
     assert healed == before
 
@@ -150,7 +158,7 @@ async def test_without_the_kfd_it_is_said_that_programs_can_not_compute(node) ->
 async def test_a_gpu_that_the_kfd_does_not_list_is_not_usable(sim_root) -> None:
     root = sim_root("w7900")
     (root / "sys/class/kfd/kfd/topology/nodes/1/properties").write_text("cpu_cores_count 0\n")
-    reader = AmdReader(driver_root=root)
+    reader = AmdReader(driver_root=root, deadline=PATIENCE)
     first, second = (await reader.inventory()).accelerators
     assert problems(first) == {Problem.UNPROVEN}
     assert second.usable
@@ -163,13 +171,13 @@ async def test_a_link_of_another_type_says_nothing_of_distance(sim_root) -> None
     root = sim_root("mi210", gpus=2)
     for properties in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/*_links/*/properties"):
         properties.write_text(re.sub(r"^type \d+$", "type 3", properties.read_text(), flags=re.MULTILINE))
-    reader = AmdReader(driver_root=root)
+    reader = AmdReader(driver_root=root, deadline=PATIENCE)
     assert (await reader.links()) == ()
     await reader.close()
 
 
 async def test_links_are_xgmi_within_a_hive_and_pcie_between(sim_root) -> None:
-    reader = AmdReader(driver_root=sim_root("mi210"))
+    reader = AmdReader(driver_root=sim_root("mi210"), deadline=PATIENCE)
     gpus = [gpu.uuid for gpu in (await reader.inventory()).accelerators]
     links = await reader.links()
     assert len(links) == 28
@@ -192,7 +200,7 @@ async def test_links_are_xgmi_within_a_hive_and_pcie_between(sim_root) -> None:
     ],
 )
 async def test_every_model_is_read_whole(sim_root, profile: str, name: str, mode: str) -> None:
-    reader = AmdReader(driver_root=sim_root(profile))
+    reader = AmdReader(driver_root=sim_root(profile), deadline=PATIENCE)
     inventory = await reader.inventory()
     assert {(gpu.name, gpu.mode, gpu.usable) for gpu in inventory.accelerators} == {(name, mode, True)}
     for reading in await reader.readings():

@@ -9,9 +9,20 @@ import pytest
 
 from kgpu.formats.names import HLML_LIBRARY
 from kgpu.hw.gaudi.client import GaudiReader
+from kgpu.hw.gaudi.hlml import HlmlAnswer
 from kgpu.hw.port import EventKind, Problem, TopologyLevel
 from kgpu.hw.simulator import modules, operate, processes
-from tests.hw.contract import DriverEventsContract, ReaderContract, Shape, problems, usable, wait_for, wait_for_event
+from tests.hw.contract import (
+    HUNG_S,
+    PATIENCE,
+    DriverEventsContract,
+    ReaderContract,
+    Shape,
+    problems,
+    usable,
+    wait_for,
+    wait_for_event,
+)
 
 GAUDI3 = Shape(
     vendor="gaudi", uuid="AN", name="Gaudi 3", memory_mib=(131_000, 131_072), pci_class=0x120000,
@@ -27,12 +38,23 @@ class SimulatedNode:
 
     def __init__(self, root) -> None:
         self.root = root
-        self.reader = GaudiReader(driver_root=root, deadline=1.5, poll=0.02)
+        self.reader = GaudiReader(driver_root=root, deadline=PATIENCE, poll=0.02)
+        self._hung: set[str] = set()
+        self._ask = self.reader._hlml.ask
+        self.reader._hlml.ask = self._asked  # type: ignore[method-assign]
+
+    async def _asked(self, bus: str, *, more: bool = False) -> HlmlAnswer:
+        """The library is asked as ever, but a card that hangs is not waited for as long as the others."""
+        self.reader._hlml._deadline = HUNG_S if bus in self._hung else PATIENCE
+        return await self._ask(bus, more=more)
 
     async def lose(self, gpu: int) -> None:
         operate.inject(self.root, "lost", gpu=gpu)
 
     async def hang(self, gpu: int) -> None:
+        bus = (await self.reader.inventory()).accelerators[gpu].pci_bus_id
+        self.reader.lane(bus)._deadline = HUNG_S
+        self._hung.add(bus)
         operate.inject(self.root, "hang", gpu=gpu)
 
     async def report(self, gpu: int) -> None:
@@ -43,6 +65,9 @@ class SimulatedNode:
 
     async def clear(self, gpu: int) -> None:
         operate.clear(self.root, gpu)
+        for lane in self.reader._lanes.values():
+            lane._deadline = PATIENCE
+        self._hung.clear()
 
     async def take_driver(self) -> None:
         modules.unload(self.root)
@@ -145,7 +170,7 @@ async def test_links_are_nearer_on_one_numa_node(node) -> None:
     ("profile", "name", "mib"), [("gaudi2", "Intel Gaudi 2", 98304), ("gaudi3", "Intel Gaudi 3", 131072)]
 )
 async def test_every_model_is_read_whole(sim_root, profile: str, name: str, mib: int) -> None:
-    reader = GaudiReader(driver_root=sim_root(profile))
+    reader = GaudiReader(driver_root=sim_root(profile), deadline=PATIENCE)
     inventory = await reader.inventory()
     assert {(gpu.name, gpu.memory_mib, gpu.usable) for gpu in inventory.accelerators} == {(name, mib, True)}
     assert [gpu.module_id for gpu in inventory.accelerators] == list(range(8))

@@ -13,7 +13,7 @@ from kgpu.hw.intel.facts import product
 from kgpu.hw.intel.vendor import VENDOR
 from kgpu.hw.port import Problem
 from kgpu.hw.simulator import modules, operate, processes
-from tests.hw.contract import ReaderContract, Shape, problems, usable, wait_for
+from tests.hw.contract import HUNG_S, PATIENCE, ReaderContract, Shape, problems, usable, wait_for
 
 MAX1550 = Shape(
     vendor=INTEL, uuid="0000:", name="Max 1550", memory_mib=(131_000, 131_072), pci_class=0x038000,
@@ -27,12 +27,14 @@ class SimulatedNode:
 
     def __init__(self, root) -> None:
         self.root = root
-        self.reader = IntelReader(driver_root=root, deadline=1.0, poll=0.02)
+        self.reader = IntelReader(driver_root=root, deadline=PATIENCE, poll=0.02)
 
     async def lose(self, gpu: int) -> None:
         operate.inject(self.root, "lost", gpu=gpu)
 
     async def hang(self, gpu: int) -> None:
+        bus = (await self.reader.inventory()).accelerators[gpu].pci_bus_id
+        self.reader.lane(bus)._deadline = HUNG_S
         operate.inject(self.root, "hang", gpu=gpu)
 
     async def run(self, gpu: int, pid: int, memory_mib: int) -> None:
@@ -40,6 +42,8 @@ class SimulatedNode:
 
     async def clear(self, gpu: int) -> None:
         operate.clear(self.root, gpu)
+        for lane in self.reader._lanes.values():
+            lane._deadline = PATIENCE
 
     async def take_driver(self) -> None:
         modules.unload(self.root)
@@ -93,7 +97,7 @@ async def test_a_gpu_whose_driver_was_taken_from_it_is_missing_and_comes_back(no
     ],
 )
 async def test_both_drivers_are_read_whole(sim_root, profile: str, facts: tuple[str, str, int], clock: int) -> None:
-    reader = IntelReader(driver_root=sim_root(profile))
+    reader = IntelReader(driver_root=sim_root(profile), deadline=PATIENCE)
     inventory = await reader.inventory()
     assert {(gpu.name, gpu.mode, gpu.memory_mib) for gpu in inventory.accelerators} == {facts}
     for reading in await reader.readings():

@@ -16,6 +16,7 @@ from kgpu.hw.open import NoHardwareError, open_partitioner
 from kgpu.hw.partitioning import PartitionError
 from kgpu.hw.simulator import operate, processes
 from kgpu.mig.reset import SmiReset
+from tests.hw.nvidia.test_contract import runs_no_more
 from tests.hw.partitioner_contract import A100, H100, L4, ONE, PartitionerContract, uuid_of
 
 PATIENCE = 60.0
@@ -87,8 +88,7 @@ async def test_a_step_that_hangs_is_an_error_and_its_child_ends(node) -> None:
         await node.partitioner.create_instance(uuid, ONE, 0)
     assert caught.value.fault is DriverFault.HUNG
     assert node.partitioner.child_pid is None
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    runs_no_more(pid)
     operate.clear(node.root)
     await node.hurry(PATIENCE)
     await node.partitioner.create_instance(uuid, ONE, 0)

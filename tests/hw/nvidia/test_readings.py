@@ -13,7 +13,7 @@ from kgpu.hw.open import open_reader
 from kgpu.hw.port import ProcessKind, Reading
 from kgpu.hw.simulator import mig, operate, processes
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 # A setting of the lab, what it must show as: reading, value.
 SET: tuple[tuple[str, object, str, object], ...] = (
     ("temperature", 81, "temperature_c", 81),
@@ -57,7 +57,7 @@ NEWER = {"driver-version": "580.65.06", "unrepairable-memory": "on"}
 @pytest.fixture
 async def node(sim_root):
     root = sim_root("hgx-h100", gpus=2)
-    reader = NvidiaReader(driver_root=root, deadline=2.0, attach_deadline=5.0, init_deadline=PATIENCE)
+    reader = NvidiaReader(driver_root=root, deadline=PATIENCE, init_deadline=PATIENCE)
     yield root, reader
     operate.clear(root)
     await reader.close()
@@ -185,7 +185,7 @@ async def test_slices_that_go_are_gone_from_the_next_reading(node) -> None:
 
 async def test_gpus_without_gpm_or_links_have_no_such_readings(sim_root) -> None:
     root = sim_root("t4", gpus=1)
-    reader = NvidiaReader(driver_root=root)
+    reader = NvidiaReader(driver_root=root, deadline=PATIENCE, init_deadline=PATIENCE)
     try:
         await reader.readings()
         await asyncio.sleep(0.15)

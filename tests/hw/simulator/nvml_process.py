@@ -76,7 +76,7 @@ class Nvml:
         """Is there an answer within `seconds`?"""
         return bool(select.select([self.process.stdout], [], [], seconds)[0])
 
-    def receive(self, seconds: float = 30) -> Any:
+    def receive(self, seconds: float = 120) -> Any:
         """The answer of the call that was sent."""
         assert self.process.stdout is not None
         assert self.answered(seconds), "no answer from the NVML process"

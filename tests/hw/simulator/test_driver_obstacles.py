@@ -126,8 +126,9 @@ def test_the_container_ends_so_and_the_kernel_has_said_why(sim_root: Roots) -> N
 
 
 def test_what_an_image_and_its_pod_say_of_the_driver_counts(
-    sim_root: Roots, capsys: pytest.CaptureFixture[str]
+    sim_root: Roots, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(driver_image, "_ENDS", ())  # this process keeps its own handlers
     root = sim_root("dgx-1-v100", gpus=1)
     container_driver.remove_from_host(root)
     container_settings.change(root, takes=0)

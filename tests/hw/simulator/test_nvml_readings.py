@@ -36,7 +36,7 @@ def n(root: Path) -> Iterator[Nvml]:
         yield process
 
 
-def until(check: Callable[[], bool], seconds: float = 20) -> None:
+def until(check: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < end, "the condition never came"

@@ -39,6 +39,7 @@ SYSTEM: Final = "DRIVER_SYSTEM"
 """Variable of a lab's image: the operating system that it is made for, as tags name it."""
 STATE, PID, DAEMONS = "nvidia-driver.state", "nvidia-driver.pid", "validations/.driver-daemons-status"
 CRASH_SECONDS: Final = 3.0
+_ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOOK_SECONDS: Final = 1.0
 WORDS: Final[Mapping[str, str]] = {
     "headers": "Could not resolve Linux kernel version",
@@ -146,7 +147,7 @@ def _say(line: str) -> None:
 def main(arguments: Sequence[str], env: Mapping[str, str]) -> int:
     """The container's first process: its exit code. It waits for SIGTERM once the driver is up."""
     machine = Path(env.get(names.ENV_SIMULATED_MACHINE) or names.SIMULATED_MACHINE)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _ENDS:
         signal.signal(number, _end)
     if tuple(arguments[:1]) == (PROBE,):
         return 0 if side_modules.is_loaded(machine, SIDES["reload_nvidia_peermem",]) else 1
@@ -174,8 +175,7 @@ def _load_beside(machine: Path, module: str) -> int:
         _say(error.one_line())
         return 1
     _say(f"{module} is loaded")
-    while True:
-        signal.pause()
+    return _until_told()
 
 
 def _drive(machine: Path, env: Mapping[str, str]) -> int:
@@ -195,8 +195,14 @@ def _drive(machine: Path, env: Mapping[str, str]) -> int:
         time.sleep(CRASH_SECONDS)
         _say(WORDS["crash"])
         return 1
-    while True:
-        signal.pause()
+    return _until_told()
+
+
+def _until_told() -> int:
+    """The exit code, once a signal says so. ``signal.pause`` would wait for another where one comes just before it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    signal.sigwait(_ENDS)
+    return 0
 
 
 def _end(number: int, frame: object) -> None:
