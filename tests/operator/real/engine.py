@@ -85,12 +85,12 @@ class Engine:
 
     def settled(self, what: str) -> None:
         """Wait until it offers the handlers and the role runs."""
-        self.site.until(lambda: self.handlers() >= HANDLERS, f"containerd to have the handlers {what}", 120)
-        self.site.until(lambda: self.role().get("state") == "running", f"the toolkit to run {what}", 120)
+        self.site.until(lambda: self.handlers() >= HANDLERS, f"containerd to have the handlers {what}")
+        self.site.until(lambda: self.role().get("state") == "running", f"the toolkit to run {what}")
 
     def as_before(self, what: str) -> None:
         """Wait until it answers, with its own files and without the handlers."""
-        self.site.until(lambda: self.files() == self.original, f"the original config {what}", 60)
+        self.site.until(lambda: self.files() == self.original, f"the original config {what}")
         self.site.until(lambda: self.status().get("ready") and not HANDLERS & self.handlers(), f"containerd {what}")
 
 
