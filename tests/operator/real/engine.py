@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,9 @@ class Engine:
         """Every file of its configuration: path to content, in hexadecimal digits."""
         root = self._root()
         found = {}
-        for path in (root / FOLDER.strip("/")).rglob("*"):
+        # A folder that is removed right now is none, other than for pathlib.
+        paths = (Path(folder, name) for folder, _, names in os.walk(root / FOLDER.strip("/")) for name in names)
+        for path in paths:
             with suppress(FileNotFoundError):  # it is replaced right now
                 if path.is_file() and not path.is_symlink():
                     found[f"/{path.relative_to(root)}"] = path.read_bytes().hex()
