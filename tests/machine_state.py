@@ -208,14 +208,20 @@ def _things(places: Places) -> Iterator[Thing]:
     yield from (Thing("link", one.name) for one in _entries(places.links) if one.name.startswith(("kgpu", "veth")))
     yield from (Thing("device", str(one)) for one in _entries(places.devices) if one.name.startswith("nvidia"))
     yield from (Thing("files", str(one)) for one in _entries(places.scratch) if _SCRATCH.match(one.name))
-    for name in places.folders:
-        if os.path.isdir(name) and (name in OWN_FOLDERS or not os.listdir(name)):
-            yield Thing("folder", name)
+    yield from (Thing("folder", name) for name in places.folders if _counts(name))
     with contextlib.suppress(OSError):
         points = mountpoints.parse_mountinfo((places.proc / "self" / "mountinfo").read_text())
         yield from (Thing("mount", point) for point in points if "/pytest-of-" in point or "kgpu" in point)
     with contextlib.suppress(OSError):
         yield from (Thing("address", one) for one in _addresses((places.proc / "net" / "fib_trie").read_text()))
+
+
+def _counts(folder: str) -> bool:
+    """Whether the folder is there, and is one of ours alone or empty."""
+    try:
+        return not os.listdir(folder) or folder in OWN_FOLDERS
+    except OSError:  # a lab beside this run may remove it at any moment
+        return False
 
 
 def _entries(folder: Path) -> list[Path]:

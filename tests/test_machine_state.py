@@ -186,6 +186,11 @@ def test_a_run_that_leaves_something_fails_and_one_that_failed_stays_so(
     assert session.exitstatus == pytest.ExitCode.OK
 
 
+def test_a_folder_that_goes_while_it_is_looked_at_is_none(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "isdir", lambda _: True)
+    assert [one for one in machine.take().things if one.kind == "folder"] == []
+
+
 def test_a_failure_on_a_dirty_machine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_state, "dirt", lambda *_: ["cgroup kgpu-lab-x"])
     monkeypatch.setattr(machine_state, "shortages", list)

@@ -24,7 +24,7 @@ here = pathlib.Path(__file__).parent
 def test_slow():
     try:
         (here / "begun").touch()
-        time.sleep(60)
+        time.sleep(600)
     finally:
         (here / "cleaned").touch()
 """
@@ -83,6 +83,24 @@ def test_an_interrupt_ends_every_part_and_lets_it_clean_up(tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         run.run([], required=True)
     thread.join()
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_an_interrupt_after_a_part_has_ended_and_before_it_is_collected_ends_the_others(tmp_path: Path) -> None:
+    run, _ = suite(tmp_path, part(tmp_path, "slow", SLOW), part(tmp_path, "quick", GOOD))
+    quick = []
+
+    def begun_and_ended() -> bool:
+        quick[:] = [one for one in run._active if one.name == "quick"]
+        return (tmp_path / "begun").exists() and bool(quick) and quick[0].process.poll() is not None
+
+    def collect() -> None:
+        if begun_and_ended():
+            raise KeyboardInterrupt
+
+    run._collect = collect  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        run.run([], required=True)
     assert (tmp_path / "cleaned").exists()
 
 

@@ -183,14 +183,17 @@ class Suite:
 
     def _end(self) -> None:
         """Pytest takes labs down when it is interrupted; what does not end is killed."""
-        for one in self._active:
-            os.killpg(one.process.pid, signal.SIGINT)
+        # One that has ended, and was interrupted before it was collected, has no group any more.
+        running = [one.process for one in self._active if one.process.returncode is None]
+        for process in running:
+            os.killpg(process.pid, signal.SIGINT)
         until = time.monotonic() + _END_S
-        for one in self._active:
+        for process in running:
             try:
-                one.process.wait(max(0.0, until - time.monotonic()))
+                process.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
-                os.killpg(one.process.pid, signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def file_name(name: str) -> str:

@@ -19,7 +19,7 @@ _VOLATILE = (
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "UID"),
     (re.compile(r"(?m)(resourceVersion\"?: )\"\d+\""), r'\1"N"'),
     (re.compile(r"(Resource Version: +)\d+"), r"\1N"),
-    (re.compile(r"(?m)\b\d+(ms|s)\b(?= *$)"), "AGE"),
+    (re.compile(r"(?m)\b(\d+[dhm])*\d+(ms|[smhd])\b(?= *$)"), "AGE"),
     (re.compile(r"(?m)^W\d{4} [\d:.]+ +\d+ "), "W "),
     (re.compile(r"https://[\w.:\[\]-]+"), "SERVER"),
 )

@@ -167,8 +167,12 @@ class Cluster:
 
 def klog_time(line: str) -> float:
     """The time of a log line of Kubernetes, ``I1121 09:48:35.692466 ...``, which leaves the year out."""
-    stamp = datetime.strptime(f"{datetime.now().year} {line[1:21]}", "%Y %m%d %H:%M:%S.%f")
-    return stamp.timestamp()
+    year, text = datetime.now().year, line[1:21]
+    stamp = datetime.strptime(f"{year} {text}", "%Y %m%d %H:%M:%S.%f").timestamp()
+    if stamp < time.time() + 3600:
+        return stamp
+    # Of the last hours of the year before.
+    return datetime.strptime(f"{year - 1} {text}", "%Y %m%d %H:%M:%S.%f").timestamp()
 
 
 @pytest.fixture(scope="session")

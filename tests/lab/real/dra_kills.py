@@ -11,6 +11,9 @@ from typing import Any, Final
 from kgpu.lab.real.cluster import RealLab
 from tests.lab.real.conftest import PODS, until
 
+LISTED: Final = "that is all"
+LISTING: Final = f"nvidia-smi -L; echo {LISTED}; exec sleep 3600"
+"""What a pod does that tells its GPUs. A log has its lines one after the other: before the last it says too little."""
 LABEL: Final = "churn"
 TEMPLATES: Final = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
 ALIVE: Final = 6
@@ -26,6 +29,7 @@ ASKED: Final[dict[str, dict[str, Any]]] = {
 _LINE: Final = re.compile(
     r"^\[pod/(?P<pod>[^/]+)/[^\]]+\] .*\(UUID: (?P<uuid>(?P<kind>GPU|MIG)-[0-9a-f-]+)\)", re.MULTILINE
 )
+_LAST: Final = re.compile(rf"^\[pod/(?P<pod>[^/]+)/[^\]]+\] {LISTED}$", re.MULTILINE)
 
 
 @dataclass
@@ -54,7 +58,7 @@ class Churn:
             self.made += 1
             name, kind = f"{LABEL}-{self.seed}-{self.made}", self.chance.choice(list(ASKED))
             container = {
-                "name": "cuda", "image": "kgpu.dev/cuda:base", "command": ["sh", "-c", "nvidia-smi -L; exec sleep 3600"],
+                "name": "cuda", "image": "kgpu.dev/cuda:base", "command": ["sh", "-c", LISTING],
                 "resources": {"claims": [{"name": "mine"}]},
             }  # fmt: skip
             pod = {
@@ -79,14 +83,17 @@ class Churn:
         time.sleep(self.chance.uniform(0.0, 1.5))
 
     def held(self) -> dict[str, tuple[set[str], set[str]]]:
-        """What each pod has by its own words: GPUs, and slices with the GPUs that they are of in the first."""
+        """What each pod that has said all has by its own words: GPUs, and slices with the GPUs that they are of in the
+        first.
+        """
         done = self.lab.kubectl_run(
             "logs", "--selector", f"test={LABEL}", "--prefix", "--tail=-1", "--max-log-requests=50"
         )
         found: dict[str, tuple[set[str], set[str]]] = {}
         for line in _LINE.finditer(done.stdout):
             found.setdefault(line["pod"], (set(), set()))[line["kind"] == "MIG"].add(line["uuid"])
-        return {name: devices for name, devices in found.items() if name in self.alive}
+        complete = {line["pod"] for line in _LAST.finditer(done.stdout)}
+        return {name: devices for name, devices in found.items() if name in self.alive and name in complete}
 
     def check(self) -> int:
         """No device is in two pods that are there, and each pod has what it asked for; how many have begun."""

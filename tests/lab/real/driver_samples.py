@@ -25,7 +25,7 @@ Object = dict[str, Any]
 class DriverSample:
     """The cluster at one moment, ``at`` seconds after the first one. The policy was read before all else.
 
-    ``state`` is the policy's, ``heeded`` whether that is about what is wanted now. By node: ``loaded`` is the release
+    ``state`` is the policy's, ``heeded`` whether that is about what is wanted, until all was read. By node: ``loaded`` is the release
     that its machine has loaded, ``served`` that of its Ready driver pod, "" for none; ``pods`` are the uids of the pods
     of users that run there with a GPU; ``cordoned`` names those that take none.
     """
@@ -101,10 +101,13 @@ class DriverSampler:
         nodes = _answer(ask, "/api/v1/nodes")["items"]
         status = policy.get("status", {})
         seen = {row.get("observedGeneration") for row in status.get("conditions", ()) if row["type"] == "Ready"}
+        now = {name: loaded(root) for name, root in self.machines.items()}
+        # Where the wish has changed while this was read, the machines may be what the next one makes of them.
+        seen.add(_answer(ask, POLICY)["metadata"]["generation"])
         return DriverSample(
             at=round(at, 1), state=status.get("state", ""), heeded=seen == {policy["metadata"]["generation"]},
             wanted=policy["spec"]["driver"]["version"],
-            loaded={name: loaded(root) for name, root in self.machines.items()},
+            loaded=now,
             served={name: _served(pods, name) for name in self.machines},
             pods={name: frozenset(_users(users, name)) for name in self.machines},
             cordoned=frozenset(one["metadata"]["name"] for one in nodes if one["spec"].get("unschedulable")),

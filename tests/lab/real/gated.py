@@ -5,8 +5,8 @@ It has no nodes and needs no root: a test acts as the kubelet, and as the schedu
 
 from __future__ import annotations
 
+import functools
 import json
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from kgpu.lab.real import build
 from tests import on_real
 from tests.lab.embedded.types.real_server import RealServer
+from tests.ports import free_port
 
 GATES = ",".join(
     f"{gate}=true"
@@ -58,9 +59,9 @@ class Gated:
         self.stack.callback(kept.end)
         kept.start()
 
-    @property
+    @functools.cached_property
     def kubeconfig(self) -> Path:
-        """Of the administrator."""
+        """Of the administrator; written once, as a program that has just been started reads it when it comes to that."""
         config = self.folder / "kubeconfig"
         cluster = {"server": self.base, "insecure-skip-tls-verify": True}
         config.write_text(
@@ -135,7 +136,7 @@ def running(folder: Path, *, taint_rules: bool = False, gangs: bool = False) -> 
     gates = GANGS if gangs else f"{GATES},DRADeviceTaintRules=true" if taint_rules else GATES
     apis = "scheduling.k8s.io/v1alpha1" if gangs else "resource.k8s.io/v1alpha3" if taint_rules else ""
     programs = build.ensure_binaries(only=PROGRAMS)
-    etcd, peers, port = _ports(3)
+    etcd, peers, port = (free_port() for _ in range(3))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokens").write_text(f'{_TOKEN},admin,1,"system:masters"\n')
     key = folder / "accounts.key"
@@ -169,11 +170,3 @@ def _ready(server: RealServer) -> bool:
         return server.call("GET", "/api/v1/namespaces/default")[0] == 200
     except (OSError, ValueError):
         return False
-
-
-def _ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]

@@ -60,8 +60,8 @@ class NodeHistory:
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.wait(20)
-        self._thread.join(20)
+        self._process.wait()
+        self._thread.join()
         assert self._process.stdout is not None
         self._process.stdout.close()
 

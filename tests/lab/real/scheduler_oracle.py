@@ -32,8 +32,8 @@ CORE = {
 }
 KEEP_OUT = {"key": "fit.example.com/keep-out", "effect": "NoSchedule"}
 """On nodes that are not the comparison's own."""
-PATIENCE = 8.0  # seconds until an answer that is not the expected one counts
-LIFETIME = 30.0  # seconds; after 50 the nodes are found dead, and tainted
+PATIENCE = 20.0  # seconds until an answer that is not the expected one counts
+LIFETIME = 30.0  # seconds until no more is asked; after 50 the nodes are found dead, and tainted
 KEPT = 0.35
 """The share of bound pods that stay and are in the next ones' way."""
 

@@ -15,7 +15,7 @@ import pytest
 from kgpu.base.errors import LabError
 from kgpu.lab import lock, processes
 from kgpu.lab.progress import PlainProgress
-from kgpu.lab.real import mountpoints
+from kgpu.lab.real import cgroups, mountpoints
 from kgpu.lab.real.cluster import RealLab
 from kgpu.lab.real.model import KERNEL_TUNABLES, NODE_DIRS, LabSpec
 from tests.lab.real.conftest import Cluster
@@ -33,14 +33,13 @@ POD = {
 
 def _footprint(lab: RealLab) -> dict[str, object]:
     """What the lab could leave behind on this machine, its links aside. Other labs may come and go meanwhile."""
-    roots = [Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").iterdir()]
     with lock.machine():  # or another lab could be about to sit on a folder that it has just made
         used = mountpoints.in_use()
         folders = {target for target in NODE_DIRS if os.path.isdir(target) and target not in used}
     return {
         "mounts": [line for line in Path("/proc/self/mounts").read_text().splitlines() if "kgpu-suite" not in line],
         "netns": sorted(Path("/run/netns").glob("*")) if Path("/run/netns").is_dir() else [],
-        "cgroups": sorted(str(found) for root in roots for found in root.glob(f"kgpu-lab-{lab.spec.name}*")),
+        "cgroups": sorted(str(found) for root in cgroups.trees() for found in root.glob(f"kgpu-lab-{lab.spec.name}*")),
         "folders": folders,
         "kernel": {name: Path(name).read_text() for name in KERNEL_TUNABLES if Path(name).exists()},
         "loop devices": sorted(path.name for path in Path("/sys/block").glob("loop*/backing_file")),

@@ -23,7 +23,7 @@ from kgpu.lab.real.model import NODE_NAME, LabSpec
 from tests.budget import count
 from tests.dra import demos
 from tests.lab.real.conftest import Cluster, until
-from tests.lab.real.dra_kills import Churn
+from tests.lab.real.dra_kills import LISTED, LISTING, Churn
 
 GATES = (
     "DRAPartitionableDevices=true", "DRADeviceTaints=true", "DRAExtendedResource=true", "ResourceHealthStatus=true"
@@ -71,9 +71,13 @@ class DraLab:
             self.process = subprocess.Popen(self.lab.in_node([*words, *argv]), stdout=out, stderr=out)
 
     def kill(self) -> None:
-        self.lab_shell("pkill -KILL -f 'kgpu agent --roles [d]ra' || true")
+        self.until(self._is_killed, "the agent to end")
+
+    def _is_killed(self) -> bool:
+        """One that has only just been started may not have its command line yet, and is not hit."""
         assert self.process is not None
-        self.process.wait()
+        self.lab_shell("pkill -KILL -f 'kgpu agent --roles [d]ra' || true")
+        return self.process.poll() is not None
 
     @property
     def root(self) -> Path:
@@ -130,7 +134,7 @@ class DraLab:
         ``made``: ``claim`` is a template's name.
         """
         image = "kgpu.dev/cuda-sample:vectoradd" if vectors else "kgpu.dev/cuda:base"
-        command = ["./vectoradd", *vectors] if vectors else ["sh", "-c", "nvidia-smi -L; exec sleep 3600"]
+        command = ["./vectoradd", *vectors] if vectors else ["sh", "-c", LISTING]
         each = [
             {
                 "name": f"cuda-{number}", "image": image, "command": command,
@@ -154,9 +158,11 @@ class DraLab:
         return {one["resourceID"]: one["health"] for row in rows for one in row.get("resources") or ()}
 
     def says(self, pod: str, words: str, *, container: str = "cuda-0") -> str:
+        """What the pod has printed, once these words are among it; of GPUs that it lists, all."""
+
         def said() -> str:
             text = self.lab.kubectl_run("logs", pod, "--container", container).stdout
-            return text if words in text else ""
+            return text if words in text and ("UUID: " not in text or LISTED in text) else ""
 
         return until(said, f"{pod}: {words}")
 
@@ -267,7 +273,7 @@ def test_slices_that_are_there_are_devices_in_place_of_their_gpu(dra: DraLab) ->
 
 def test_a_pod_that_asks_for_the_resource_gets_a_gpu_by_a_claim(dra: DraLab) -> None:
     container = {
-        "name": "cuda-0", "image": "kgpu.dev/cuda:base", "command": ["sh", "-c", "nvidia-smi -L; exec sleep 3600"],
+        "name": "cuda-0", "image": "kgpu.dev/cuda:base", "command": ["sh", "-c", LISTING],
         "resources": {"limits": {"nvidia.com/gpu": 2}},
     }  # fmt: skip
     manifest = {

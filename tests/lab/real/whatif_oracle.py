@@ -27,6 +27,7 @@ CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 OWNER = "kube-root-ca.crt"
 """What owns the pods that are there: one that exists, else the garbage collector takes them."""
 CUT = "NVIDIA-A100-SXM4-80GB"
+AGAIN = 8.0  # seconds after which the scheduler has tried those again that wait for others, where it does at all
 PodKey = tuple[str, str]
 _KEPT = {"operator": "Exists", "effect": "NoExecute"}
 
@@ -222,7 +223,7 @@ class WhatIfOracle:
             stories = [seen[key] for key in late]
             if not late:
                 return found
-            if not await self.oracle.until(lambda stories=stories: any(story.node for story in stories)):
+            if not await self.oracle.until(lambda stories=stories: any(story.node for story in stories), AGAIN):
                 if late[0] in anew:
                     return found
                 anew.add(late[0])

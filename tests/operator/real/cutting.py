@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from kgpu.formats import mig_request
 from kgpu.formats.mig_request import MigReport
 from kgpu.formats.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL
+from tests.lab.real.dra_kills import LISTED, LISTING
 from tests.operator.real.conftest import NAMESPACE, Site
 
 GPU, SLICE, LARGE_SLICE = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
@@ -83,7 +84,7 @@ def offered(site: Site) -> dict[str, int]:
 def deploy(site: Site, name: str, resource: str) -> None:
     """Make a Deployment whose pod has one device of a resource."""
     container = {
-        "name": "main", "image": "kgpu.dev/cuda:base", "command": ["sh", "-c", "nvidia-smi -L; exec sleep 3600"],
+        "name": "main", "image": "kgpu.dev/cuda:base", "command": ["sh", "-c", LISTING],
         "resources": {"limits": {resource: 1}},
     }  # fmt: skip
     labels = {"app": name}
@@ -96,9 +97,14 @@ def deploy(site: Site, name: str, resource: str) -> None:
 
 
 def run(site: Site, name: str, resource: str) -> str:
-    """Make a Deployment whose pod has one device of a resource; what nvidia-smi says in it."""
+    """Make a Deployment whose pod has one device of a resource; all that nvidia-smi says in it."""
     deploy(site, name, resource)
-    return site.until(lambda: site.lab.kubectl_run("logs", "--selector", f"app={name}").stdout, f"{name} to run")
+
+    def said() -> str:
+        text = site.lab.kubectl_run("logs", "--selector", f"app={name}").stdout
+        return text if LISTED in text else ""
+
+    return site.until(said, f"{name} to run")
 
 
 def running(site: Site, name: str) -> set[str]:

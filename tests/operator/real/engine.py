@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,9 @@ class Engine:
         """Every file of its configuration: path to content, in hexadecimal digits."""
         root = self._root()
         found = {}
-        for path in (root / FOLDER.strip("/")).rglob("*"):
+        # A folder that is removed right now is none, other than for pathlib.
+        paths = (Path(folder, name) for folder, _, names in os.walk(root / FOLDER.strip("/")) for name in names)
+        for path in paths:
             with suppress(FileNotFoundError):  # it is replaced right now
                 if path.is_file() and not path.is_symlink():
                     found[f"/{path.relative_to(root)}"] = path.read_bytes().hex()
@@ -85,12 +88,12 @@ class Engine:
 
     def settled(self, what: str) -> None:
         """Wait until it offers the handlers and the role runs."""
-        self.site.until(lambda: self.handlers() >= HANDLERS, f"containerd to have the handlers {what}", 120)
-        self.site.until(lambda: self.role().get("state") == "running", f"the toolkit to run {what}", 120)
+        self.site.until(lambda: self.handlers() >= HANDLERS, f"containerd to have the handlers {what}")
+        self.site.until(lambda: self.role().get("state") == "running", f"the toolkit to run {what}")
 
     def as_before(self, what: str) -> None:
         """Wait until it answers, with its own files and without the handlers."""
-        self.site.until(lambda: self.files() == self.original, f"the original config {what}", 60)
+        self.site.until(lambda: self.files() == self.original, f"the original config {what}")
         self.site.until(lambda: self.status().get("ready") and not HANDLERS & self.handlers(), f"containerd {what}")
 
 

@@ -264,7 +264,7 @@ def test_panels_and_recorded_series_have_data(watched: Watched) -> None:
         return not empty
 
     with suppress(AssertionError):
-        until("data", all_have, seconds=30)
+        until("data", all_have)
     assert not empty
 
 
@@ -290,7 +290,7 @@ def test_status_and_event_say_what_is_wrong_and_it_gets_well(running: Site, watc
     alerts = ALERTED.get(name, set())
     well = watched.resolve(alerts)
     with breakage(site):
-        site.until(lambda: has(words, told(site)), f"{name}: {words} in the policy's message", 90)
+        site.until(lambda: has(words, told(site)), f"{name}: {words} in the policy's message")
         assert site.policy_status()["state"] == "notReady"
         if "configuration" in name:  # the last good one is in force
             site.still_allocatable()

@@ -61,7 +61,7 @@ def versions(site: Site, file: Path) -> Iterator[list[Object]]:
             yield found
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait()
     text, decoder, at = file.read_text(), json.JSONDecoder(), 0
     while (at := at + len(text[at:]) - len(text[at:].lstrip())) < len(text):
         try:

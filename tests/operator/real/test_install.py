@@ -20,7 +20,7 @@ from kgpu.doctor.render import as_text
 from kgpu.formats import names
 from kgpu.kube.port import Object
 from kgpu.lab.real.configs import PAUSE_IMAGE
-from tests.operator.real.conftest import Site
+from tests.operator.real.conftest import Site, is_ready
 from tests.operator.real.picture import difference, take
 
 IMAGE = "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0"
@@ -187,7 +187,13 @@ def test_a_workload_survives_the_operator_and_the_agent(story: Story) -> None:
     site = story.site
     site.ready()
     site.lab.kubectl("-n", "gpu-operator", "delete", "pod", "-l", "app in (gpu-operator, kgpu-agent)", "--wait=true")
-    site.until(lambda: len(site.get("pods", "-n", "gpu-operator")["items"]) == 2, "both pods to be there again")
+
+    def are_back() -> bool:
+        pods = site.get("pods", "-n", "gpu-operator")["items"]
+        return len(pods) == 2 and all(map(is_ready, pods))
+
+    # What the policy and the Node say may be of before; an agent that is ready has registered with the kubelet.
+    site.until(are_back, "both pods to be there again")
     site.ready()
     assert "Test PASSED" in site.run_pod("after", gpus=8)
 

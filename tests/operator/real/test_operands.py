@@ -41,7 +41,7 @@ def test_operands_in_pods_of_their_own(clean: Site) -> None:
         # What a document tells its readers to do.
         site.lab.kubectl("rollout", "restart", "daemonset", "nvidia-device-plugin-daemonset", "-n", "gpu-operator")
         site.lab.kubectl(
-            "rollout", "status", "daemonset", "nvidia-device-plugin-daemonset", "-n", "gpu-operator", "--timeout=60s"
+            "rollout", "status", "daemonset", "nvidia-device-plugin-daemonset", "-n", "gpu-operator", "--timeout=110s"
         )
         # And kgpu's own commands, which take the same names.
         assert "registered with the kubelet" in kgpu(site, "logs", "device-plugin", "--node", site.node)

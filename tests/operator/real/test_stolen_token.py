@@ -131,7 +131,8 @@ class Asker:
         try:
             self.connection.request(method, path, text, headers)
             answer = self.connection.getresponse()
-        except http.client.RemoteDisconnected:  # an API server ends connections that have been idle
+        except (http.client.HTTPException, OSError):  # an API server ends connections that have been idle
+            self.connection.close()
             self.connection.request(method, path, text, headers)
             answer = self.connection.getresponse()
         return answer.status, answer.read().decode(errors="replace")

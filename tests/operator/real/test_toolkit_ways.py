@@ -21,7 +21,7 @@ def outcome(site: Site, name: str, *, namespace: str, annotation: str) -> str:
         return next((f"Waiting: {one['message']}" for one in waiting if one.get("message")), "")
 
     try:
-        return site.until(said, f"pod {name} to end or to be refused", 120)
+        return site.until(said, f"pod {name} to end or to be refused")
     finally:
         site.lab.kubectl("-n", namespace, "delete", "pod", name, "--force", "--grace-period=0")
 
@@ -37,7 +37,7 @@ def test_in_a_pod_of_its_own_and_switched_off(clean: Site) -> None:
     engine.settled("after it was switched on")
     clean.install("layout=agent", verb="upgrade", words=())
     clean.until(
-        lambda: engine.role_in(names.ROLES_ANNOTATION).get("state") == "running", "the toolkit in the whole agent", 120
+        lambda: engine.role_in(names.ROLES_ANNOTATION).get("state") == "running", "the toolkit in the whole agent"
     )
     clean.ready()
     engine.settled("in the other layout")

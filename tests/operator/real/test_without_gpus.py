@@ -50,7 +50,7 @@ def test_a_node_whose_toolkit_is_switched_off_gives_no_gpus(fresh: Site) -> None
     label(site, key, "false")
     try:
         bring(site)
-        site.until(lambda: has(words, told(site)), f"{words} in the policy's message", 90)
+        site.until(lambda: has(words, told(site)), f"{words} in the policy's message")
         site.until(lambda: any(has(words, text) for text in events(site)), f"{words} in an Event")
         assert site.allocatable() in {"", "0"}
     finally:

@@ -113,7 +113,9 @@ async def running(
     clock = clock or VirtualClock()
     options = Options(lease_namespace=NAMESPACE, elect=elect, identity=identity, lease_times=LeaseTimes())
     more: dict[str, Any] = {} if planner is None else {"planner": planner}
-    operator = OperatorController(api, settings, clock=clock, **more)
+    # Plans are measured in the test's time, too. By the machine's, one that is held up by what runs beside it is followed
+    # by plans in threads and by pauses, and the test's time goes on meanwhile.
+    operator = OperatorController(api, settings, clock=clock, stopwatch=clock.monotonic, **more)
     run = Run(api, operator, ManagerProcess(api, [operator], options, clock=clock), clock)
     try:
         if settle_first:

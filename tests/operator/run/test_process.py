@@ -23,7 +23,7 @@ from tests.operator.world import NAMESPACE
 
 async def page(address: Address, path: str) -> str:
     def read() -> str:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as answer:
             return str(answer.read().decode())
 
     return await to_thread(read)

@@ -45,7 +45,7 @@ class Supervisor:
     def _run(self) -> None:
         with self._log.open("wb") as log:
             while not self._ending:
-                self.starts += 1  # before anybody can see that it runs
+                self.starts += 1  # before it can answer anybody
                 self._process = subprocess.Popen(signals.with_defaults(self._words), stdout=log, stderr=log)
                 if self._ending:
                     self._process.terminate()

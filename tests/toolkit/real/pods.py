@@ -41,9 +41,13 @@ conf_dir = "/run/cni/net.d"
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 BinaryName = "{bin}/runc"
+# A plugin that does not answer within this is closed, and pods start without it: by default two seconds, which a plugin
+# on a machine that does much else may take.
 [plugins."io.containerd.nri.v1.nri"]
 disable = false
 socket_path = "{nri}"
+plugin_registration_timeout = "60s"
+plugin_request_timeout = "60s"
 """
 # As the engine without Kubernetes is set up, but a containerd that ends is started again.
 _START: Final = "PATH={bin}:$PATH {bin}/containerd --config {config} >{log} 2>&1 &\nwait\n"
