@@ -17,7 +17,7 @@ from kgpu.kubelet.nri.model import ContainerAdjustment, NriContainer, NriPod, Ru
 from kgpu.kubelet.nri.session import CONFIGURE, CREATE, REGISTER, SYNCHRONIZE, Session
 from kgpu.kubelet.pb import nri_v1alpha1_pb2 as nri
 
-CALL_SECONDS: Final = 5.0
+CALL_SECONDS: Final = 60.0  # a plugin is a process of its own, which a busy machine lets wait
 DEFAULT_RUNTIME: Final = RuntimeInfo(name="containerd", version="v2.1.4", request_seconds=2.0)
 
 
