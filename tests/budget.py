@@ -26,9 +26,12 @@ def examples(usual: int) -> int:
     return usual * _TIMES if DEEP else min(usual, max(_LEAST, usual // _SHARE))
 
 
-def tries(usual: int = _USUAL, **settings: Any) -> hypothesis.settings:
+def tries(
+    usual: int = _USUAL, *, suppress_health_check: Iterable[hypothesis.HealthCheck] = (), **settings: Any
+) -> hypothesis.settings:
     """The settings of a property that is held well by ``usual`` examples."""
-    return hypothesis.settings(max_examples=examples(usual), **settings)
+    left_out = {*suppress_health_check, hypothesis.HealthCheck.too_slow}
+    return hypothesis.settings(max_examples=examples(usual), suppress_health_check=list(left_out), **settings)
 
 
 def count(sample: T, deep: T) -> T:
@@ -44,8 +47,11 @@ def sample(items: Iterable[T], seed: object) -> list[T]:
 
 
 def profile() -> None:
-    """What holds for every property. How long an example takes is a question for a benchmark."""
+    """What holds for every property. How long an example takes, and to draw it, is a question for a benchmark: here it
+    depends on what else the machine has to do.
+    """
     hypothesis.settings.register_profile(
-        "kgpu", deadline=None, derandomize=not DEEP, database=None, print_blob=True, max_examples=examples(_USUAL)
-    )
+        "kgpu", deadline=None, derandomize=not DEEP, database=None, print_blob=True, max_examples=examples(_USUAL),
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )  # fmt: skip
     hypothesis.settings.load_profile("kgpu")

@@ -193,14 +193,14 @@ def test_every_folder_of_tests_has_a_folder_of_source():
 
 def test_the_generated_header_is_current():
     done = subprocess.run(
-        [sys.executable, "-m", "kgpu.hw.simulator.schema"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "kgpu.hw.simulator.schema"], capture_output=True, text=True, timeout=300, check=True
     )
     assert done.stdout == (ROOT / "native" / "include" / "kgpu_state.h").read_text()
 
 
 def test_layers_are_kept():
     program = Path(sys.executable).with_name("lint-imports")
-    done = subprocess.run([program, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=110)
+    done = subprocess.run([program, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout
 
 
@@ -258,6 +258,6 @@ def test_a_module_that_no_expression_names_is_found():
 
 
 def test_no_bytecode_is_committed_and_the_package_is_typed():
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout.split()
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=300).stdout.split()
     assert not [name for name in listed if name.endswith((".pyc", ".so", ".o"))]
     assert (SOURCE / "py.typed").exists()

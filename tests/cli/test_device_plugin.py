@@ -173,13 +173,13 @@ async def test_the_plugin_alone_on_a_simulated_driver(sim_root: Callable[..., Pa
     async with FakeKubelet(folder / "plugins") as kubelet:
         process = await start(folder, root, "--config-file", str(config))
         try:
-            await kubelet.wait_for(lambda: kubelet.allocatable().get(GPU) == 8, seconds=30)
+            await kubelet.wait_for(lambda: kubelet.allocatable().get(GPU) == 8, seconds=300)
             answers = await kubelet.admit("pod", "main", {GPU: 1})
             assert answers[GPU].cdi_devices == ("k8s.device-plugin.nvidia.com/gpu=0",)
             spec = json.loads((folder / "cdi" / "k8s.device-plugin.nvidia.com-gpu.json").read_text())
             assert {device["name"] for device in spec["devices"]} >= {str(index) for index in range(8)}
             config.write_text("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 70}]}}")
-            await kubelet.wait_for(lambda: kubelet.allocatable().get(GPU) == 560, seconds=30)
+            await kubelet.wait_for(lambda: kubelet.allocatable().get(GPU) == 560, seconds=300)
         finally:
             process.send_signal(signal.SIGTERM)
             _, told = await process.communicate()

@@ -103,7 +103,8 @@ class Role(threading.Thread):
 
 
 @pytest.fixture
-def role(place: Place):
+def role(place: Place, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(command, "WAIT_SECONDS", 300.0)
     thread = Role(place)
     thread.start()
     yield thread

@@ -16,9 +16,9 @@ from kgpu.lab.conformance import run as running
 
 def run(kind, order, reporter):
     lab = pathlib.Path(sys.argv[1])
-    lab.touch()
     try:
-        time.sleep(60)
+        lab.touch()
+        time.sleep(600)
     finally:
         lab.unlink()
 
@@ -32,11 +32,11 @@ sys.exit(main.main(["kgpu", "lab", "conformance", "--lab", "embedded"]))
 def test_a_signal_takes_the_lab_down(number: signal.Signals, tmp_path: Path) -> None:
     lab = tmp_path / "lab"
     with subprocess.Popen([sys.executable, "-c", PROGRAM, str(lab)], stderr=subprocess.PIPE) as process:
-        end = time.monotonic() + 60
-        while not lab.exists() and time.monotonic() < end:
+        while not lab.exists():
+            assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(number)
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate()[1]
     assert not lab.exists()
     assert process.returncode == 130, said
     assert b"Traceback" not in said

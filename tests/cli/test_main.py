@@ -39,7 +39,7 @@ def run(*words: str, env: dict[str, str] | None = None, **kwargs) -> subprocess.
         env={**os.environ, **(env or {})},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         **kwargs,
     )
 
@@ -52,7 +52,7 @@ def test_what_needs_nothing_imports_nothing_heavy(words):
         "with contextlib.redirect_stdout(io.StringIO()): code = main(['kgpu', *sys.argv[1:]])\n"
         "print(code, *sorted(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=300, check=True)
     code, *modules = done.stdout.split()
     assert code == "0", done.stderr
     assert not HEAVY & set(modules)
@@ -167,7 +167,7 @@ def test_a_reader_that_goes_away_is_not_an_error_message():
             stdout=writing,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=300,
         )
     finally:
         os.close(writing)
@@ -179,7 +179,7 @@ def test_a_reader_that_goes_away_is_not_an_error_message():
 def test_output_that_has_no_room_is_an_obstacle_and_no_defect(words):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "kgpu", *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+            [sys.executable, "-m", "kgpu", *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=300
         )
     assert done.returncode == 2
     assert "No space left on device\n  expected: " in done.stderr

@@ -77,7 +77,7 @@ async def test_it_serves_a_runtime_until_it_is_stopped(folder: Path) -> None:
         sys.executable, "-m", "kgpu", *words, env=env, stderr=asyncio.subprocess.PIPE
     )
     try:
-        await runtime.has_plugins(seconds=60)
+        await runtime.has_plugins(seconds=300)
         asks = NriContainer(name="c", env=("NVIDIA_VISIBLE_DEVICES=0",))
         assert await runtime.create(NriPod(name="p", namespace="user"), NriContainer(name="c")) == (None,)
         with pytest.raises(CallRefusedError, match="the kubelet does not say"):
@@ -114,7 +114,7 @@ async def test_adjustments_reach_the_runtime(folder: Path) -> None:
         sys.executable, "-m", "kgpu", *words, stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        await runtime.has_plugins(seconds=60)
+        await runtime.has_plugins(seconds=300)
         asking = NriPod(
             name="p", namespace="ops", annotations={"nvidia.cdi.k8s.io/pod": "management.nvidia.com/gpu=all"}
         )

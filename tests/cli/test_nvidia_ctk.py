@@ -341,7 +341,7 @@ def test_a_hook_is_handed_over_whole_and_with_nothing_of_the_environment(tmp_pat
     replaced = subprocess.run(
         [sys.executable, script, "hook", "create-symlinks", "--link", "a::b", "--help"],
         env={"PATH": f"{hostile}:/usr/bin:/bin", "KGPU_SECRET": "x", "NVIDIA_CTK_DEBUG": "true"},
-        input='{"bundle": "/b"}', text=True, timeout=60, capture_output=True,
+        input='{"bundle": "/b"}', text=True, timeout=300, capture_output=True,
     )  # fmt: skip
     assert replaced.returncode == 7, replaced.stderr
     assert (tmp_path / "args").read_text().split() == ["create-symlinks", "--link", "a::b", "--help"]

@@ -177,7 +177,7 @@ async def started(
 
 
 async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         _, told = await process.communicate()
     return process.returncode, told.decode()
 
@@ -185,7 +185,7 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
 async def said(process: asyncio.subprocess.Process, words: str) -> str:
     """The first line of its log that has the words."""
     assert process.stderr is not None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while line := await process.stderr.readline():
             if words in line.decode():
                 return line.decode()
@@ -200,7 +200,7 @@ async def test_the_device_plugin_registers(image: Path, sim_root: MakeRoot, fold
         "CDI_DIR": str(folder / "cdi"), "STATE_DIR": str(folder / "state"),
     }  # fmt: skip
     async with FakeKubelet(folder / "plugins") as kubelet, started(image, row, places) as process:
-        await kubelet.wait_for(lambda: kubelet.allocatable().get(GPU) == 2, seconds=30)
+        await kubelet.wait_for(lambda: kubelet.allocatable().get(GPU) == 2, seconds=300)
         process.send_signal(signal.SIGTERM)
         code, told = await ended(process)
         assert code == 0
@@ -216,7 +216,7 @@ async def test_the_mps_control_daemon_serves(image: Path, sim_root: MakeRoot, fo
         assert (await ended(process))[0] == 0
     assert (mps / "shm").is_dir()
     async with started(image, MPS_DAEMON, places) as process:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while not (mps / ".ready").exists():
                 assert process.returncode is None
                 await asyncio.sleep(0.05)
@@ -233,7 +233,7 @@ async def test_the_exporter_serves(image: Path, sim_root: MakeRoot, row: Contain
     async with started(image, row, {"DRIVER_ROOT_CTR_PATH": str(sim_root("dgx-h100", gpus=1))}) as process:
         line = await said(process, "serving at ")
         host, port = line.split("serving at ")[1].strip().removeprefix("http://").partition("/")[0].split(":")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while "DCGM_FI_DEV_GPU_TEMP{" not in (page := await get(host, int(port))):  # noqa: ASYNC110 - its readings
                 await asyncio.sleep(0.05)
         assert f'hostname="{row.env.get("NODE_NAME") or socket.gethostname()}"' in page
@@ -378,16 +378,16 @@ async def test_the_chart_s_config_manager_beside_the_plugin(
             started(image, row, mounts) as running,
             started(image, CONFIG_SIDECAR, {**places, "PROCESS_TO_SIGNAL": plugin}) as sidecar,
         ):
-            await kubelet.wait_for(lambda: kubelet.allocatable().get(GPU) == 2, seconds=30)
+            await kubelet.wait_for(lambda: kubelet.allocatable().get(GPU) == 2, seconds=300)
             api.label("shared")
             told = await said(sidecar, "signal 1 was sent")
             assert f"({running.pid})" in told
             assert os.readlink(link) == str(source / "shared")
-            await kubelet.wait_for(lambda: kubelet.allocatable().get(GPU) == 8, seconds=30)
+            await kubelet.wait_for(lambda: kubelet.allocatable().get(GPU) == 8, seconds=300)
             (source / "new").write_text(shared % 6)
             (source / "new").replace(source / "shared")
             await said(sidecar, "signal 1 was sent")
-            await kubelet.wait_for(lambda: kubelet.allocatable().get(GPU) == 12, seconds=30)
+            await kubelet.wait_for(lambda: kubelet.allocatable().get(GPU) == 12, seconds=300)
             api.label("shard")
             assert 'names the configuration "shard"' in await said(sidecar, "shard")
             assert os.readlink(link) == str(source / "shared"), "what names nothing changes nothing"

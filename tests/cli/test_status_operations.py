@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner
@@ -23,6 +23,10 @@ SPACE = "elsewhere"
 """The operator's namespace."""
 
 
+# A whole second, as times in the API are: how old something is does not hang on when in a second it is looked at.
+NOW: Final = float(int(time.time()))
+
+
 @pytest.fixture
 def cluster() -> Cluster:
     return Cluster()
@@ -32,7 +36,7 @@ def operation(cluster: Cluster, name: str, phase: str = "", *, node: str = "n1",
     spec = told.pop("spec", {})
     cluster.operation(name, node, **spec)
     if phase:
-        when = stamp_of(time.time() - ago)
+        when = stamp_of(NOW - ago)
         over = {"completedAt": when} if phase in {"Complete", "Failed"} else {}
         status = {"phase": phase, "phaseSince": when, "nodeUID": "u", **over, **told}
         cluster.put(NODE_OPERATIONS, {**cluster.object(NODE_OPERATIONS, name), "status": status})
@@ -44,7 +48,7 @@ def open_breaker(cluster: Cluster, **data: str) -> None:
 
 
 async def lines(cluster: Cluster) -> list[str]:
-    return (await read_operations(cluster, SPACE)).lines(time.time())
+    return (await read_operations(cluster, SPACE)).lines(NOW)
 
 
 async def test_where_nothing_is_done_nothing_is_said(cluster: Cluster) -> None:

@@ -41,4 +41,4 @@ def running(
         yield folder
     finally:
         container_processes.end(folder)
-        process.wait(20)
+        process.wait(300)

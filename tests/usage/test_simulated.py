@@ -25,7 +25,6 @@ from kgpu.usage.shares import PayerKind, split
 from kgpu.usage.states import IdleRules
 from tests.usage.watched import WatchedNode
 
-pytestmark = pytest.mark.timeout(300)
 S = UsageState
 STEP = 50
 HOUR_AND_WARM_UP = int((3600 + 900) / STEP) + 2
@@ -188,7 +187,7 @@ async def test_slices_of_hopper_have_their_own_counters(sim_root: SimRoot) -> No
         first, second = inventory.accelerators[0].partitions
         processes.add(root, 0, pid=5000, sm_percent=50, gi=first.gpu_instance, ci=0)
         await reader.activity(AVERAGES)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while True:
                 answer = UsageAnswer(inventory, await reader.readings(KEYS), await reader.activity(AVERAGES))
                 (device,) = devices(answer, 1.0)
@@ -215,7 +214,7 @@ async def test_every_vendors_reader_says_by_what_it_measures(
     try:
         inventory = await reader.inventory()
         await reader.activity(AVERAGES)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while True:
                 activity = await reader.activity(AVERAGES)
                 seen = devices(UsageAnswer(inventory, await reader.readings(KEYS), activity), 1.0)

@@ -46,7 +46,7 @@ IMAGE: Final = f"{names.IMAGE_REPOSITORY}:{__version__}"
 DRIVERS: Final = Selector(labels=((names.COMPONENT_LABEL, names.DRIVER_COMPONENT),))
 TESTS: Final = Path(__file__).parent.parent.parent
 BROKEN: Final = [row for row in FORESEEN if row.rule]
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 
 class LabRegistry(BaseHTTPRequestHandler):

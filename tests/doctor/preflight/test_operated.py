@@ -52,7 +52,7 @@ from tests.lab.driver_container import (
     until,
 )
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 OTHER: Final = "other-1"
 OLDER: Final = {NFD_OS_ID: "ubuntu", NFD_OS_VERSION: "22.04"}
 FOREIGN: Final = 5

@@ -119,7 +119,7 @@ def server() -> Iterator[Registry]:
         thread.join()
 
 
-def ask(*images: str, deadline: float = 20.0) -> dict[str, registry.RegistryAnswer]:
+def ask(*images: str, deadline: float = 300.0) -> dict[str, registry.RegistryAnswer]:
     return asyncio.run(registry.ask(images, deadline=deadline))
 
 

@@ -19,7 +19,6 @@ def test_each_feature_is_decided_as_expected(row: Json) -> None:
     assert table.shortly(oracle.ours(table.case(row))) == row["expect"]
 
 
-@pytest.mark.timeout(300)
 def test_each_feature_is_decided_as_the_scheduler_does(scheduler: oracle.Oracle) -> None:
     """To the last field of ``status.allocation``."""
     for row in table.rows():

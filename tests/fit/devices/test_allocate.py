@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -104,12 +103,10 @@ def many(devices: int, claims: int, *, constraint: bool = False) -> Json:
 def test_one_device_too_few_is_told_at_once() -> None:
     """Here the scheduler tries every order until its deadline."""
     case = many(64, 65)
-    began = time.monotonic()
     outcome = allocator(case).allocate(demands(case), "node-1", {})
     assert outcome.allocations is None
     assert not outcome.unfinished
     assert outcome.steps < 100
-    assert time.monotonic() - began < 5
 
 
 def test_a_group_that_is_too_small_is_no_endless_search() -> None:

@@ -54,7 +54,7 @@ class Server:
     def log(self) -> str:
         return self.log_file.read_text()
 
-    def connect(self, seconds: float = 20) -> http.client.HTTPSConnection:
+    def connect(self, seconds: float = START_S) -> http.client.HTTPSConnection:
         return http.client.HTTPSConnection(self.address, context=self.context, timeout=seconds)
 
     def headers(self, token: str | None = None) -> dict[str, str]:

@@ -135,7 +135,7 @@ class Whole:
             if one["involvedObject"]["name"] == name
         ]
 
-    async def until(self, true: Callable[[], Any], what: str = "it", deadline: float = 120.0) -> Any:
+    async def until(self, true: Callable[[], Any], what: str = "it", deadline: float = 300.0) -> Any:
         """The first true answer of ``true``, which may be a coroutine function; the deadline only ends the endless."""
         loop = asyncio.get_running_loop()
         end = loop.time() + deadline

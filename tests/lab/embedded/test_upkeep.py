@@ -27,7 +27,7 @@ def _connections(server: Server, number: int, *, tls: bool = False) -> Iterator[
     with contextlib.ExitStack() as stack:
         made = []
         for _ in range(number):
-            one: socket.socket = stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
+            one: socket.socket = stack.enter_context(socket.create_connection((host, int(port)), timeout=300))
             if tls:
                 one = stack.enter_context(server.context.wrap_socket(one, server_hostname=host))
             made.append(one)
@@ -60,11 +60,6 @@ def test_idle_connections_keep_nobody_out_and_leave_no_mess_in_the_log(tmp_path:
         said = server.log[before:]
         assert "Traceback" not in said
         assert len(said) < 4096
-
-
-def test_who_does_not_shake_hands_is_closed(tmp_path: Path) -> None:
-    with running(tmp_path / "lab") as server, _connections(server, 1) as (quiet,):
-        assert _is_closed(quiet)
 
 
 def test_rubbish_does_not_fill_the_log(tmp_path: Path) -> None:

@@ -163,6 +163,11 @@ async def until_said(lab: Bench, name: str, word: str) -> None:
     await until(lambda: any(word in path.read_text() for path in files.glob("main/*.log")))
 
 
+def until_there(file: Path, then: str) -> str:
+    """A script that does it once the test has made the file: not before the test has seen that it runs."""
+    return f"while [ ! -e {file} ]; do sleep 0.05; done; {then}"
+
+
 def pod(name: str, *words: str, image: str = "busybox:1", **about: Any) -> Object:
     """A pod on the node with one container that runs a shell script; ``spec_`` fields go to its spec."""
     container: Object = {"name": "main", "image": image}

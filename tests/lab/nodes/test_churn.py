@@ -23,7 +23,6 @@ CUDA = "nvidia/cuda:12.8.0-base-ubuntu24.04"
 
 
 @pytest.mark.usefixtures("sim_libs")
-@pytest.mark.timeout(300)
 def test_no_gpu_is_held_twice_and_none_leaks(folder: Path) -> None:
     plan = churn.Plan(nodes=4, gpus=4, pods=24, seconds=count(12, 60), life=6, kill_every=2, check_every=1, enough=5)
     result = churn.run(plan, folder)
@@ -42,7 +41,6 @@ def gpu_pod(name: str, gpus: int) -> dict:
 
 
 @pytest.mark.usefixtures("sim_libs")
-@pytest.mark.timeout(300)
 async def test_a_killed_host_finds_everything_again(folder: Path) -> None:
     lab = EmbeddedLab("killed", folder / "lab")
     await asyncio.to_thread(lab.up)
@@ -73,9 +71,9 @@ async def kill_the_host(lab: EmbeddedLab) -> None:
 
     follower = asyncio.create_task(follow())
     try:
-        await until(lambda: free() == "2", lambda: str(seen.get("n-1")), seconds=60)
+        await until(lambda: free() == "2", lambda: str(seen.get("n-1")))
         await api.create(PODS, gpu_pod("a", 1))
-        await until(lambda: phase("a") == "Running", lambda: str(seen.get("a")), seconds=60)
+        await until(lambda: phase("a") == "Running", lambda: str(seen.get("a")))
         held, agent, before = churn.checkpoint(node), (node / "agent.pid").read_text(), processes(node)
         assert [len(ids) for ids in held.values()] == [1]
 
@@ -85,7 +83,7 @@ async def kill_the_host(lab: EmbeddedLab) -> None:
         await api.create(PODS, gpu_pod("b", 1))  # it comes while nobody is there
         await asyncio.to_thread(manage.start_host, lab.folder, lab.kubeconfig)
 
-        await until(lambda: phase("b") == "Running", lambda: str(seen.get("b")), seconds=60)
+        await until(lambda: phase("b") == "Running", lambda: str(seen.get("b")))
         assert set(before) <= set(processes(node))
         assert (node / "agent.pid").read_text() != agent  # the old one was ended, so that there is one
         assert held.items() <= churn.checkpoint(node).items()
@@ -95,7 +93,7 @@ async def kill_the_host(lab: EmbeddedLab) -> None:
         assert sorted(len(ids) for ids in listed.values()) == [1, 1]
         for name in ("a", "b"):
             await api.delete(PODS, name, namespace="default")
-        await until(lambda: not churn.checkpoint(node), seconds=60)
+        await until(lambda: not churn.checkpoint(node))
         await until(lambda: not processes(node))
     finally:
         follower.cancel()

@@ -135,7 +135,7 @@ def cdi(lab: Bench) -> None:
 async def test_claims_are_prepared_and_given_back(lab: Bench, version: str) -> None:
     async with driver(lab, version) as made:
         await claim(lab, "shared", "p", "q")
-        await lab.create(user("p", "echo $DRA; sleep 60", "shared"))
+        await lab.create(user("p", "echo $DRA; sleep 600", "shared"))
         await lab.phase_is("p", "Running")
         await lab.create(user("q", "echo $DRA", "shared"))
         await lab.phase_is("q", "Succeeded")
@@ -153,7 +153,7 @@ async def test_claims_are_prepared_and_given_back(lab: Bench, version: str) -> N
 
 def of_template(name: str, claim_name: str) -> dict:
     """A pod whose claim was made for it: of others the kubelet tells no health."""
-    made = pod(name, "sleep 60", resources={"claims": [{"name": "c"}]},
+    made = pod(name, "sleep 600", resources={"claims": [{"name": "c"}]},
                spec_resourceClaims=[{"name": "c", "resourceClaimTemplateName": "t"}])  # fmt: skip
     made["metadata"]["uid"] = f"uid-{name}"
     made["status"] = {"resourceClaimStatuses": [{"name": "c", "resourceClaimName": claim_name}]}
@@ -191,7 +191,7 @@ async def test_a_claim_waits_for_its_driver(lab: Bench) -> None:
     await lab.create(user("p", "echo $DRA", "one"))
     text = f"Failed to prepare dynamic resources: prepare dynamic resources: DRA driver {DRIVER} is not registered"
     assert await lab.event("FailedPrepareDynamicResources") == text
-    assert lab.state("p")[1]["reason"] == "ContainerCreating"
+    await until(lambda: lab.state("p")[1].get("reason") == "ContainerCreating")  # told by another task than the event
     async with driver(lab) as made:
         await lab.phase_is("p", "Succeeded")
         await until(lambda: made.unprepared == ["one"])
@@ -250,7 +250,7 @@ async def test_claims_are_prepared_again_after_a_reboot(lab: Bench, cdi: None) -
     (lab.node_folder / "cdi").rename(lab.node_folder / "cdi-static")  # the other one is in memory
     await claim(lab, "one", "p")
     async with driver(lab) as made:
-        wanted = user("p", "echo $DRA; sleep 60", "one")
+        wanted = user("p", "echo $DRA; sleep 600", "one")
         wanted["spec"]["restartPolicy"] = "Always"
         await lab.create(wanted)
         await lab.phase_is("p", "Running")
@@ -263,7 +263,7 @@ async def test_claims_are_prepared_again_after_a_reboot(lab: Bench, cdi: None) -
 async def test_prepared_claims_survive_a_restart(lab: Bench) -> None:
     await claim(lab, "one", "p")
     async with driver(lab) as made:
-        await lab.create(user("p", "echo $DRA; sleep 60", "one"))
+        await lab.create(user("p", "echo $DRA; sleep 600", "one"))
         await lab.phase_is("p", "Running")
         await lab.down()
     await lab.api.delete(PODS, "p", namespace="default", grace=0)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,8 +104,9 @@ def container(folder: Path, identity: str, **state: object) -> Path:
 
 
 def test_another_container_is_not_touched(tmp_path: Path) -> None:
-    folder = container(tmp_path, "abc")
-    with start(**{ENV_LAB_CONTAINER: "abc"}) as own, start(**{ENV_LAB_CONTAINER: "abcd"}) as other:
+    identity = uuid.uuid4().hex  # the whole machine is looked through, where another run may be at the same test
+    folder = container(tmp_path, identity)
+    with start(**{ENV_LAB_CONTAINER: identity}) as own, start(**{ENV_LAB_CONTAINER: f"{identity}d"}) as other:
         assert own.stdout
         assert other.stdout
         assert (own.stdout.readline(), other.stdout.readline()) == (b"\n", b"\n")  # they are executed by now

@@ -12,7 +12,7 @@ from kgpu.kubelet import fake
 from kgpu.kubelet.methods import GET_ALLOCATABLE, GET_POD_RESOURCES, LIST_POD_RESOURCES
 from kgpu.kubelet.pb import podresources_v1_pb2 as pb
 from kgpu.kubelet.rpc import RpcClient, RpcError
-from tests.lab.nodes.support import GPU, NODE, Bench, bench, gpus, plugin, pod, until
+from tests.lab.nodes.support import GPU, NODE, WAIT_S, Bench, bench, gpus, plugin, pod, until, until_there
 
 
 def allocatable(lab: Bench) -> str:
@@ -33,7 +33,7 @@ async def test_a_container_gets_what_the_plugin_prefers_and_answers(lab: Bench) 
 async def test_no_two_pods_share(lab: Bench) -> None:
     async with plugin(lab):
         for number in range(6):
-            await lab.create(pod(f"p{number}", "sleep 60", resources=gpus(1)))
+            await lab.create(pod(f"p{number}", "sleep 600", resources=gpus(1)))
         await until(lambda: sum(lab.phase(f"p{number}") == "Running" for number in range(6)) == 4)
         await until(lambda: sum(lab.phase(f"p{number}") == "Failed" for number in range(6)) == 2)
         held = [one for rows in lab.node.devices.held().values() for one in rows[GPU]]
@@ -85,7 +85,6 @@ async def test_a_refusing_plugin(lab: Bench) -> None:
 
 
 async def test_a_hung_plugin_costs_one_pod_not_the_node(lab: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fake, "CALL_SECONDS", 0.3)
     async with plugin(lab) as (server, _):
         hung = asyncio.Event()
 
@@ -96,6 +95,7 @@ async def test_a_hung_plugin_costs_one_pod_not_the_node(lab: Bench, monkeypatch:
         await server._rpc.close()
         await server._rpc.start()
         await fake_register(lab, server)
+        monkeypatch.setattr(fake, "CALL_SECONDS", 0.3)
         await lab.create(pod("p", "echo", resources=gpus(1)))
         await lab.create(pod("free", "echo"))
         status = await lab.phase_is("p", "Failed")
@@ -114,7 +114,7 @@ async def fake_register(lab: Bench, server: object) -> None:
 
 async def test_a_plugin_that_dies_leaves_running_pods_alone(lab: Bench) -> None:
     async with plugin(lab) as (server, _):
-        await lab.create(pod("p", "sleep 60", resources=gpus(2)))
+        await lab.create(pod("p", "sleep 600", resources=gpus(2)))
         await lab.phase_is("p", "Running")
         held = dict(lab.node.devices.held())
         await server.close()
@@ -126,7 +126,7 @@ async def test_a_plugin_that_dies_leaves_running_pods_alone(lab: Bench) -> None:
         assert lab.phase("p") == "Running"
         assert lab.container("p")["restartCount"] == 0
     async with plugin(lab):  # it comes back: what is held is not given again
-        await lab.create(pod("r", "sleep 60", resources=gpus(2)))
+        await lab.create(pod("r", "sleep 600", resources=gpus(2)))
         await lab.phase_is("r", "Running")
         ids = [one for rows in lab.node.devices.held().values() for one in rows[GPU]]
         assert sorted(ids) == ["d0", "d1", "d2", "d3"]
@@ -135,8 +135,8 @@ async def test_a_plugin_that_dies_leaves_running_pods_alone(lab: Bench) -> None:
 async def test_pod_resources(lab: Bench) -> None:
     async with plugin(lab):
         init = {"name": "init", "image": "busybox:1", "command": ["true"], "resources": gpus(3)}
-        await lab.create(pod("p", "sleep 60", resources=gpus(2), spec_initContainers=[init]))
-        await lab.create(pod("free", "sleep 60"))
+        await lab.create(pod("p", "sleep 600", resources=gpus(2), spec_initContainers=[init]))
+        await lab.create(pod("free", "sleep 600"))
         await lab.phase_is("p", "Running")
         await lab.phase_is("free", "Running")
         async with RpcClient(lab.node_folder / "pod-resources" / "kubelet.sock") as client:
@@ -158,8 +158,9 @@ async def test_pod_resources(lab: Bench) -> None:
             assert sorted(row.device_ids[0] for row in every.devices) == ["d0", "d1", "d2", "d3"]
             await lab.api.delete(PODS, "p", namespace="default")
             await lab.is_gone("p")
-            listed = await client.call(LIST_POD_RESOURCES, pb.ListPodResourcesRequest(), timeout=60)
-            assert [one.name for one in listed.pod_resources] == ["free"]
+            async with asyncio.timeout(WAIT_S):  # its worker ends after it has had the pod deleted
+                while [one.name for one in listed.pod_resources] != ["free"]:
+                    listed = await client.call(LIST_POD_RESOURCES, pb.ListPodResourcesRequest(), timeout=60)
 
 
 def cdi_spec(folder: Path, name: str, text: str) -> None:
@@ -205,9 +206,11 @@ async def test_cdi_devices_that_no_spec_has(lab: Bench) -> None:
 
 async def test_the_api_away_delays_what_is_told_and_nothing_else(lab: Bench) -> None:
     async with plugin(lab):
-        await lab.create(pod("p", "sleep 0.3; exit 5", resources=gpus(1)))
+        go = lab.folder / "go"
+        await lab.create(pod("p", until_there(go, "exit 5"), resources=gpus(1)))
         await lab.phase_is("p", "Running")
         lab.api.set_down(True)
+        go.touch()
         await until(lambda: not lab.node.devices.held())  # it ended, and its device is free
         assert lab.phase("p") == "Running"
         lab.api.set_down(False)

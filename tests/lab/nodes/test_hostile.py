@@ -12,7 +12,7 @@ import pytest
 
 from kgpu.kube.port import CONFIG_MAPS, PODS
 from kgpu.lab.nodes import logs, shim
-from tests.lab.nodes.support import Bench, gpus, plugin, pod, until
+from tests.lab.nodes.support import WAIT_S, Bench, gpus, plugin, pod, until
 
 SECRET = "the secret"
 
@@ -42,7 +42,7 @@ async def still_works(lab: Bench) -> None:
 )
 async def test_no_path_leads_out_of_the_logs(lab: Bench, path: str) -> None:
     (lab.folder / "secret").write_text(SECRET)
-    await lab.create(pod("p", "echo said; sleep 60"))
+    await lab.create(pod("p", "echo said; sleep 600"))
     await lab.phase_is("p", "Running")
     code, text = await lab.logs(path)
     assert code in {400, 404}
@@ -175,7 +175,7 @@ async def test_callers_are_hung_up_on_when_the_host_ends(lab: Bench) -> None:
     try:
         await until(lambda: len(lab.host._logs._calls) == 1)
         await lab.down()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_S):
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         assert not lab.host._logs._calls

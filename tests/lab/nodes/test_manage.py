@@ -26,7 +26,7 @@ from kgpu.lab.nodes.container_processes import is_alive
 from kgpu.lab.nodes.spec import SPEC_FILE, NodeTaint
 from kgpu.lab.progress import QuietProgress
 from tests.lab.nodes.hosting import light
-from tests.lab.nodes.support import until
+from tests.lab.nodes.support import WAIT_S, until
 
 
 def test_nodes_are_added_listed_and_numbered_on(folder: Path) -> None:
@@ -237,7 +237,7 @@ async def test_nodes_come_outlive_their_host_and_go(lab: EmbeddedLab) -> None:
         shown.update({one["metadata"]["name"]: one["status"]["allocatable"].get(GPU_RESOURCE, "") for one in items})
 
     async def looks_like(wanted: dict[str, str]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_S):
             while shown != wanted:
                 await look()
                 await asyncio.sleep(0.05)

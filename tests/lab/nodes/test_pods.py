@@ -12,6 +12,7 @@ from kgpu.kube.port import CONFIG_MAPS, PODS
 from kgpu.lab.nodes import probes
 from kgpu.lab.nodes.context import SECRETS
 from tests.lab.nodes.support import Bench, bench, pod, until, until_said
+from tests.ports import free_port
 
 
 def config_map(name: str, **data: str) -> dict:
@@ -128,14 +129,14 @@ async def test_readiness_comes_and_goes(lab: Bench) -> None:
     await lab.create(
         pod(
             "p",
-            "sleep 60",
+            "sleep 600",
             readinessProbe=probe,
             spec_volumes=[{"name": "v", "emptyDir": {}}],
             volumeMounts=[{"name": "v", "mountPath": "/v"}],
         )
     )
     await lab.event("Unhealthy")
-    assert lab.container("p")["ready"] is False
+    await until(lambda: lab.container("p").get("ready") is False)  # told by another task than the event
     marker = lab.node_folder / "pods" / lab.pod("p")["metadata"]["uid"] / "volumes" / "v" / "ready"
     marker.touch()
     await until(lambda: lab.container("p")["ready"])
@@ -148,21 +149,19 @@ async def test_readiness_comes_and_goes(lab: Bench) -> None:
 
 async def test_a_failed_liveness_probe_restarts(lab: Bench) -> None:
     probe = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1}
-    await lab.create(pod("p", "sleep 60", livenessProbe=probe, spec_restartPolicy="Always"))
+    await lab.create(pod("p", "sleep 600", livenessProbe=probe, spec_restartPolicy="Always"))
     assert await lab.event("Killing") == "Container main failed liveness probe, will be restarted"
     await until(lambda: lab.container("p").get("restartCount", 0) >= 1)
 
 
 @pytest.mark.parametrize("kind", ["httpGet", "tcpSocket"])
 async def test_http_and_tcp_probes_really_ask(lab: Bench, kind: str) -> None:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     action = {kind: {"port": port}}
     script = f'"$KGPU_LAB_PYTHON" -m http.server --bind "$KGPU_LAB_POD_ADDRESS" {port}'
     await lab.create(pod("p", script, readinessProbe={**action, "periodSeconds": 1}))
     await until(lambda: lab.container("p").get("ready", False), lambda: str(lab.status("p")))
-    await lab.create(pod("q", "sleep 60", readinessProbe={**action, "periodSeconds": 1}))
+    await lab.create(pod("q", "sleep 600", readinessProbe={**action, "periodSeconds": 1}))
     await until(lambda: "podIP" in lab.status("q"))
     refused = f"dial tcp {lab.node.context.loopback(lab.status('q')['podIP'])}:{port}: connect: connection refused"
     await until(lambda: any(text.endswith(refused) for text in lab.events("Unhealthy")), lambda: str(lab.events("")))
@@ -175,7 +174,7 @@ async def test_a_probe_does_not_take_a_strangers_listener_for_the_pods(lab: Benc
         stranger.bind(("", 0))
         stranger.listen()
         port = stranger.getsockname()[1]
-        await lab.create(pod("p", "sleep 60", readinessProbe={kind: {"port": port}, "periodSeconds": 1}))
+        await lab.create(pod("p", "sleep 600", readinessProbe={kind: {"port": port}, "periodSeconds": 1}))
         await until(lambda: "podIP" in lab.status("p"))
         refused = f"dial tcp {lab.node.context.loopback(lab.status('p')['podIP'])}:{port}: connect: connection refused"
         await until(
@@ -205,7 +204,7 @@ async def test_deleting_runs_pre_stop_then_term(lab: Bench) -> None:
             "p",
             script,
             lifecycle=hook,
-            spec_terminationGracePeriodSeconds=20,
+            spec_terminationGracePeriodSeconds=300,
             spec_volumes=[{"name": "v", "hostPath": {"path": str(lab.folder / "shared"), "type": "DirectoryOrCreate"}}],
             volumeMounts=[{"name": "v", "mountPath": "/v"}],
         )
@@ -252,7 +251,9 @@ async def test_what_ignores_term_is_killed_after_its_grace_time(lab: Bench) -> N
 
 
 async def test_active_deadline(lab: Bench) -> None:
-    await lab.create(pod("p", "sleep 60", spec_activeDeadlineSeconds=1))
+    await lab.create(pod("p", "sleep 600"))
+    await lab.phase_is("p", "Running")
+    await lab.api.patch(PODS, "p", {"spec": {"activeDeadlineSeconds": 1}}, namespace="default")
     status = await lab.phase_is("p", "Failed")
     assert (status["reason"], status["message"]) == (
         "DeadlineExceeded",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from kgpu.lab.nodes.folder import REBOOT, ask_for_reboot, mark_for_removal
 from kgpu.lab.nodes.machine import of_node
 from kgpu.lab.nodes.spec import NodeSpec
 from tests.lab.nodes import hosting
-from tests.lab.nodes.support import GPU, NODE, WAIT_S, Bench, gpus, plugin, pod, until, until_said
+from tests.lab.nodes.support import GPU, NODE, WAIT_S, Bench, gpus, plugin, pod, until, until_said, until_there
 from tests.lab.nodes.test_restart import alive, pids
 
 KGPU = f"{IMAGE_REPOSITORY}:1"
@@ -65,7 +66,7 @@ async def restarted(lab: Bench, name: str, times: int = 1) -> None:
     )
 
 
-def lasting(name: str, script: str = "echo up; sleep 60", **about: object) -> Object:
+def lasting(name: str, script: str = "echo up; sleep 600", **about: object) -> Object:
     """A pod that is started again for ever."""
     return pod(name, script, spec_restartPolicy="Always", **about)
 
@@ -90,8 +91,8 @@ async def test_a_boot_has_an_id_that_is_told_and_kept(lab: Bench) -> None:
 
 async def test_pods_go_on_by_their_restart_policy(lab: Bench) -> None:
     await lab.create(lasting("always"))
-    await lab.create(pod("onfailure", "echo up; sleep 60", spec_restartPolicy="OnFailure"))
-    await lab.create(pod("never", "trap '' TERM; echo up; sleep 60"))
+    await lab.create(pod("onfailure", "echo up; sleep 600", spec_restartPolicy="OnFailure"))
+    await lab.create(pod("never", "trap '' TERM; echo up; sleep 600"))
     await lab.create(lasting("standin", image="example.com/any:1"))
     await lab.create(pod("over", "echo"))
     for name in ("always", "onfailure", "never"):
@@ -136,10 +137,12 @@ async def test_another_reboot_and_another_host_find_no_back_off_and_nothing_twic
 
 
 async def test_a_container_that_ended_by_itself_before_keeps_its_end(lab: Bench) -> None:
-    await lab.create(pod("p", "sleep 0.3; exit 7"))
+    go = lab.folder / "go"
+    await lab.create(pod("p", until_there(go, "exit 7")))
     await lab.phase_is("p", "Running")
     (pid,) = pids(lab).values()
     await lab.down()
+    go.touch()
     await until(lambda: not alive(pid))
     ask_for_reboot(lab.node_folder)
     await lab.up()
@@ -224,16 +227,17 @@ async def test_a_host_that_is_killed_before_the_first_and_after_the_last_part_do
 
 
 async def test_requests_that_come_meanwhile_are_the_same_one(lab: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = []
-    begin = boots.begin
+    begun, asked_again = [], threading.Event()
+    begin, cycle = boots.begin, reboot._power_cycle
     monkeypatch.setattr(boots, "begin", lambda folder: begun.append(begin(folder)) or begun[-1])
-    monkeypatch.setattr(reboot, "BOOT_S", 25.0)  # half a second
+    monkeypatch.setattr(reboot, "_power_cycle", lambda *about: asked_again.wait(WAIT_S) and cycle(*about))
     node = lab.node
     for _ in range(2):
         ask_for_reboot(lab.node_folder)
     await until(lambda: lab.node is not node)
     ask_for_reboot(lab.node_folder)
     assert not begun
+    asked_again.set()
     boot = await is_back(lab)
     lab.host._sync()
     assert not lab.host._rebooting
@@ -267,7 +271,7 @@ async def test_pods_with_devices_wait_for_their_plugin_and_have_the_same_devices
 ) -> None:
     monkeypatch.setattr(node_module, "PLUGINS_S", WAIT_S)
     async with plugin(lab):
-        await lab.create(lasting("p", 'echo "up $IDS"; sleep 60', resources=gpus(2)))
+        await lab.create(lasting("p", 'echo "up $IDS"; sleep 600', resources=gpus(2)))
         await until_said(lab, "p", "up")
         await lab.phase_is("p", "Running")
         held = {key: dict(rows) for key, rows in lab.node.devices.held().items()}
@@ -337,7 +341,7 @@ async def test_only_kgpus_own_containers_know_the_boot_and_only_those_with_the_h
 
 
 async def test_a_program_in_a_pod_reboots_its_machine(lab: Bench) -> None:
-    script = f'echo up; [ -n "${ENV_BOOT_ID}" ] || touch "${ENV_SIMULATED_REBOOT}"; sleep 60'
+    script = f'echo up; [ -n "${ENV_BOOT_ID}" ] || touch "${ENV_SIMULATED_REBOOT}"; sleep 600'
     await lab.create(lasting("p", script, image=KGPU, spec_hostPID=True))
     await until(lambda: boots.read(lab.node_folder) != "")
     await is_back(lab)
@@ -431,14 +435,13 @@ def full(folder: Path, sim_libs: Path) -> Iterator[EmbeddedLab]:
         made.down()
 
 
-@pytest.mark.timeout(300)
 async def test_a_lost_gpu_is_back_and_the_agent_knows_the_boot(full: EmbeddedLab) -> None:
     api, root = connect(str(full.kubeconfig)), full.nodes / NODE
     kept = {"containers": [{"name": "main", "image": "nvidia/cuda:12.8.0-base-ubuntu24.04", "resources": gpus(1, GPU_RESOURCE),
                             "command": ["sh", "-c", "nvidia-smi -L; sleep 600"]}]}  # fmt: skip
 
     async def offers(count: int) -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(WAIT_S):
             while True:
                 node = await api.get(NODES, NODE) or {}
                 if node.get("status", {}).get("allocatable", {}).get(GPU_RESOURCE) == str(count):
@@ -446,7 +449,7 @@ async def test_a_lost_gpu_is_back_and_the_agent_knows_the_boot(full: EmbeddedLab
                 await asyncio.sleep(0.1)
 
     async def restarts(count: int) -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(WAIT_S):
             while True:
                 rows = (await api.get(PODS, "p", namespace="default") or {}).get("status", {}).get("containerStatuses")
                 if rows and rows[0]["restartCount"] == count and "running" in rows[0]["state"]:
@@ -461,9 +464,9 @@ async def test_a_lost_gpu_is_back_and_the_agent_knows_the_boot(full: EmbeddedLab
         await offers(1)
         agent = (root / "agent.pid").read_text()
         await asyncio.to_thread(manage.reboot, full.folder, [NODE])
-        (boot,) = (await asyncio.to_thread(manage.wait_until_booted, full.folder, [NODE], 60)).values()
+        (boot,) = (await asyncio.to_thread(manage.wait_until_booted, full.folder, [NODE], WAIT_S)).values()
         boots_wanted = {NODE: boot}
-        await asyncio.to_thread(ready.wait_for_nodes, full.kubeconfig, {NODE: True}, 60, full.nodes, boots_wanted)
+        await asyncio.to_thread(ready.wait_for_nodes, full.kubeconfig, {NODE: True}, WAIT_S, full.nodes, boots_wanted)
         await offers(2)
         await restarts(1)
         assert (await api.get(NODES, NODE))["status"]["nodeInfo"]["bootID"] == boot

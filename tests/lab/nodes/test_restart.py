@@ -11,7 +11,7 @@ import pytest
 from kgpu.kube.port import PODS
 from kgpu.kubelet.fake import CHECKPOINT
 from kgpu.lab.nodes import leftovers
-from tests.lab.nodes.support import GPU, Bench, gpus, plugin, pod, until, until_said
+from tests.lab.nodes.support import GPU, Bench, gpus, plugin, pod, until, until_said, until_there
 
 
 def pids(lab: Bench) -> dict[str, int]:
@@ -32,7 +32,7 @@ def alive(pid: int) -> bool:
 
 async def test_running_containers_are_found_again(lab: Bench) -> None:
     async with plugin(lab):
-        await lab.create(pod("p", "echo up; sleep 60", resources=gpus(2)))
+        await lab.create(pod("p", "echo up; sleep 600", resources=gpus(2)))
         await lab.create(pod("standin", image="example.com/any:1", resources=gpus(1)))
         await lab.phase_is("p", "Running")
         await lab.phase_is("standin", "Running")
@@ -57,11 +57,13 @@ async def test_running_containers_are_found_again(lab: Bench) -> None:
 
 
 async def test_what_ended_meanwhile_is_told(lab: Bench) -> None:
-    await lab.create(pod("p", "sleep 0.5; echo bye; exit 7"))
+    go = lab.folder / "go"
+    await lab.create(pod("p", until_there(go, "echo bye; exit 7")))
     await lab.phase_is("p", "Running")
     (pid,) = pids(lab).values()
     await lab.down()
     assert alive(pid)
+    go.touch()
     await until(lambda: not alive(pid))
     await lab.up()
     status = await lab.phase_is("p", "Failed")
@@ -71,7 +73,7 @@ async def test_what_ended_meanwhile_is_told(lab: Bench) -> None:
 
 async def test_a_container_whose_start_was_not_told_is_not_started_twice(lab: Bench) -> None:
     lab.api.refuse["patch", "pods"] = 500
-    await lab.create(pod("p", "echo up; sleep 60"))
+    await lab.create(pod("p", "echo up; sleep 600"))
     await until_said(lab, "p", "up")
     before = pids(lab)
     await lab.down()
@@ -85,7 +87,7 @@ async def test_a_container_whose_start_was_not_told_is_not_started_twice(lab: Be
 
 async def test_pods_that_went_meanwhile_leave_nothing(lab: Bench) -> None:
     async with plugin(lab):
-        await lab.create(pod("p", "sleep 60", resources=gpus(4)))
+        await lab.create(pod("p", "sleep 600", resources=gpus(4)))
         await lab.phase_is("p", "Running")
         (pid,) = pids(lab).values()
         await lab.down()
@@ -109,8 +111,8 @@ def damage(path: Path, content: bytes | None) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b'{"Data": {}, "Checksum": 0}', None])
 async def test_a_corrupted_checkpoint_is_named_and_nothing_is_held_twice(lab: Bench, content: bytes | None) -> None:
     async with plugin(lab):
-        await lab.create(pod("p", "sleep 60", resources=gpus(2)))
-        await lab.create(pod("free", "sleep 60"))
+        await lab.create(pod("p", "sleep 600", resources=gpus(2)))
+        await lab.create(pod("free", "sleep 600"))
         await lab.phase_is("p", "Running")
         await lab.phase_is("free", "Running")
         before = pids(lab)
@@ -135,7 +137,7 @@ async def test_a_corrupted_checkpoint_is_named_and_nothing_is_held_twice(lab: Be
 
 
 async def test_a_shim_that_was_killed_fails_its_container(lab: Bench) -> None:
-    await lab.create(pod("p", "sleep 60"))
+    await lab.create(pod("p", "sleep 600"))
     await lab.phase_is("p", "Running")
     (one,) = leftovers.containers(lab.node_folder)
     state = json.loads((one.folder / "state.json").read_text())

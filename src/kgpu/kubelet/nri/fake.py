@@ -17,7 +17,7 @@ from kgpu.kubelet.nri.model import ContainerAdjustment, NriContainer, NriPod, Ru
 from kgpu.kubelet.nri.session import CONFIGURE, CREATE, REGISTER, SYNCHRONIZE, Session
 from kgpu.kubelet.pb import nri_v1alpha1_pb2 as nri
 
-CALL_SECONDS: Final = 60.0
+CALL_SECONDS: Final = 60.0  # a plugin is a process of its own, which a busy machine lets wait
 DEFAULT_RUNTIME: Final = RuntimeInfo(name="containerd", version="v2.1.4", request_seconds=2.0)
 
 
@@ -72,7 +72,7 @@ class FakeNriRuntime:
         """(index, name) of the plugins that are asked, in their order."""
         return tuple((plugin.index, plugin.name) for plugin in self._plugins)
 
-    async def has_plugins(self, count: int = 1, *, seconds: float = 60.0) -> None:
+    async def has_plugins(self, count: int = 1, *, seconds: float = 10.0) -> None:
         """Wait until so many plugins are asked."""
         async with asyncio.timeout(seconds), self._changed:
             await self._changed.wait_for(lambda: len(self._plugins) == count)

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 DEVICE_PLUGIN: Final = "DevicePlugin"
 DRA_PLUGIN: Final = "DRAPlugin"
-CALL_S: Final = 1.0
+CALL_S: Final = 10.0  # the kubelet's own second is too short where a whole cluster shares a busy machine
 LOOK_S: Final = 1.0
 _POLICY: Final = BackoffPolicy(first=0.5, cap=122.0)
 

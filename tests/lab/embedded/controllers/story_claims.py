@@ -70,7 +70,7 @@ class Teller:
         return next((obj for obj in await self.backend.list(resource) if name_of(obj) == name), None)
 
     async def until(self, look: Callable[[], Any], what: str) -> Any:
-        for _ in range(3000):
+        for _ in range(15_000):
             found = await look()
             if found:
                 return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import datetime as dt
 
 from kgpu.formats.names import LAB_PROVISIONER
 from kgpu.kube.port import CONFIG_MAPS, LEASES, NODES, PODS, Object, labels_of, name_of
@@ -21,10 +21,10 @@ from kgpu.lab.embedded.controllers.kinds import (
     VOLUMES,
 )
 from kgpu.lab.embedded.controllers.meta import condition
-from kgpu.lab.embedded.controllers.node_plan import ready_status
+from kgpu.lab.embedded.controllers.node_plan import GRACE, ready_status
 from kgpu.lab.embedded.controllers.nodettl import TTL, next_step
 
-from .conftest import World, controllers, ended, stamp, until, workload
+from .conftest import Api, World, controllers, ended, stamp, until, workload
 
 
 def owned(name: str, owner: Object, *, namespace: str = "default", blocks: bool = False) -> Object:
@@ -98,9 +98,8 @@ async def test_daemons_run_where_selector_and_taints_let_them(world: World):
     await until(lambda: len(world.all(PODS)) == 3)
 
 
-async def test_a_silent_kubelet_makes_its_node_unknown_and_its_pods_go(world: World):
-    await world.api.delete(NODES, "n1")  # the fixture's own; these two are looked at by controllers of another clock
-    world.api.put(NODES, node("alive"))
+async def test_a_silent_kubelet_makes_its_node_unknown_and_its_pods_go():
+    world, now = World(Api()), dt.datetime.now(dt.UTC)
     world.api.put(NODES, node("silent"))
     old = {
         "metadata": {"name": "silent", "namespace": "kube-node-lease"},
@@ -122,27 +121,26 @@ async def test_a_silent_kubelet_makes_its_node_unknown_and_its_pods_go(world: Wo
             PODS, {**plain(name), "spec": {"nodeName": "silent", "tolerations": tolerations}, "status": status}
         )
 
-    async def beat() -> None:
-        while True:
-            beaten = {**ready, "lastHeartbeatTime": str(asyncio.get_running_loop().time())}
-            await world.api.patch(NODES, "alive", {"status": {"conditions": [beaten]}}, subresource="status")
-            await asyncio.sleep(0.05)
-
-    async with controllers(world.api, beat(), node_grace=0.5):
-        await until(lambda: ready_status(world.get(NODES, "silent")) == "Unknown", "the node", 15)
+    async with controllers(world.api, now=lambda: now):
+        await until(lambda: world.events("RegisteredNode"), "the node to be known")
+        now += dt.timedelta(seconds=GRACE + 1)
+        world.api.put(NODES, node("alive"))  # heard of now, and no time goes by any more
+        await until(lambda: ready_status(world.get(NODES, "silent")) == "Unknown", "the node")
         taints = await until(lambda: len(t := world.get(NODES, "silent")["spec"].get("taints") or []) == 2 and t)
         assert {(one["key"], one["effect"]) for one in taints} == {
             ("node.kubernetes.io/unreachable", "NoSchedule"), ("node.kubernetes.io/unreachable", "NoExecute"),
         }  # fmt: skip
         await until(lambda: (p := world.get(PODS, "brief")) is None or p["metadata"].get("deletionTimestamp"))
+        await until(
+            lambda: ("brief", "TaintManagerEviction", "Marking for deletion Pod default/brief") in world.events()
+        )
+        assert ("silent", "NodeNotReady", "Node silent status is now: NodeNotReady") in world.events()
     found = condition(world.get(NODES, "silent"), "Ready")
     assert (found["reason"], found["message"]) == ("NodeStatusUnknown", "Kubelet stopped posting node status.")
     patient = world.get(PODS, "patient")
     assert condition(patient, "Ready")["status"] == "False"
     assert not patient["metadata"].get("deletionTimestamp")
     assert ready_status(world.get(NODES, "alive")) == "True"
-    await until(lambda: ("brief", "TaintManagerEviction", "Marking for deletion Pod default/brief") in world.events())
-    assert ("silent", "NodeNotReady", "Node silent status is now: NodeNotReady") in world.events()
 
 
 async def test_a_service_finds_its_pods(world: World):
@@ -201,9 +199,8 @@ async def test_a_stateful_set_comes_up_in_order_with_its_claims(world: World):
     )
     assert claims
     assert {one["status"]["phase"] for one in world.all(VOLUMES)} == {"Bound"}
-    messages = [message for _, _, message in world.events("SuccessfulCreate")]
-    assert "Create Pod db-0 in StatefulSet db successful" in messages
-    assert "Create Claim data-db-0 Pod db-0 in StatefulSet db success" in messages
+    said = {"Create Pod db-0 in StatefulSet db successful", "Create Claim data-db-0 Pod db-0 in StatefulSet db success"}
+    await until(lambda: said <= {message for _, _, message in world.events("SuccessfulCreate")}, "what is told of them")
     await world.api.patch(STATEFUL_SETS, "db", {"spec": {"replicas": 1}}, namespace="default")
     await until(lambda: [name_of(pod) for pod in world.all(PODS)] == ["db-0"])
 

@@ -98,7 +98,7 @@ async def test_an_api_that_refuses_now_and_then_costs_only_time(tmp_path: Path, 
             found = await lab.all(PODS)
             return len(found) == 5 and all(pod["spec"].get("nodeName") for pod in found)
 
-        await lab.until(five, "five pods on the node", deadline=60)
+        await lab.until(five, "five pods on the node")
 
 
 ODD: list[tuple[Resource, Object]] = [

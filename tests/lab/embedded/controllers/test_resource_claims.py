@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -59,11 +58,11 @@ async def embedded(wrapped: Callable[[Any], Any] = lambda api: api) -> AsyncIter
     backend = EmbeddedNamespace()
     await backend.api.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
     async with controllers(wrapped(backend.api)):
-        account = "default"
-        for _ in range(3000):
-            if await backend.api.get(SERVICE_ACCOUNTS, account, namespace=NAMESPACE):
-                break
-            await asyncio.sleep(0.01)
+
+        async def account() -> object:
+            return await backend.api.get(SERVICE_ACCOUNTS, "default", namespace=NAMESPACE)
+
+        await story_claims.Teller(backend).until(account, "the pods' account")
         yield backend
 
 

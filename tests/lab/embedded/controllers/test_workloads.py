@@ -99,7 +99,7 @@ async def test_scaling_down_deletes_and_says_so(world: World):
     await world.api.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 1}}, namespace="default")
     await until(lambda: len(world.all(PODS)) == 1)
     await until(lambda: len(world.events("SuccessfulDelete")) == 2)
-    assert any("from 3 to 1" in message for _, _, message in world.events("ScalingReplicaSet"))
+    await until(lambda: any("from 3 to 1" in message for _, _, message in world.events("ScalingReplicaSet")))
 
 
 async def test_refused_pods_are_told_on_the_replica_set_and_the_deployment(world: World):

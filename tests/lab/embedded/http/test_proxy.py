@@ -61,7 +61,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(b"5\r\nfirst\r\n")
             self.program.begun.set()
-            self.program.go_on.wait(20)
+            self.program.go_on.wait(300)
             self.wfile.write(b"4\r\nlast\r\n0\r\n\r\n")
             return
         if path == "/broken":
@@ -103,14 +103,9 @@ def of_pod(server: Server, uid: str, listening: socket.socket) -> contextlib.Abs
 
 
 @pytest.fixture(scope="module", autouse=True)
-def account(server: Server) -> None:
-    """Without it no pod can be made."""
-    deadline = time.monotonic() + 60
-    while server.ask("GET", "/api/v1/namespaces/default/serviceaccounts/default").code != 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
-    assert server.ask("POST", "/api/v1/nodes", node).code == 201
+def node(server: Server) -> None:
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+    assert server.ask("POST", "/api/v1/nodes", body).code == 201
 
 
 @pytest.fixture(scope="module")
@@ -122,10 +117,15 @@ def program(server: Server) -> Iterator[Program]:
     assert here != "127.0.0.1"
     with http.server.ThreadingHTTPServer((here, 0), handler) as listening:
         found.port = listening.server_address[1]
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
-        uid = make_pod(server, "echo", ADDRESS, ports=[{"name": "web", "containerPort": found.port}])
-        with of_pod(server, uid, listening.socket):
-            yield found
+        thread = threading.Thread(target=listening.serve_forever, daemon=True)
+        thread.start()
+        try:
+            uid = make_pod(server, "echo", ADDRESS, ports=[{"name": "web", "containerPort": found.port}])
+            with of_pod(server, uid, listening.socket):
+                yield found
+        finally:
+            listening.shutdown()  # on a socket that is closed it would go round and round for the rest of the run
+            thread.join()
         listening.shutdown()
 
 
@@ -271,7 +271,7 @@ def stranger() -> Iterator[tuple[socket.socket, list[bytes]]]:
         thread.start()
         yield listening, heard
         listening.shutdown(socket.SHUT_RDWR)
-        thread.join(20)
+        thread.join(300)
 
 
 STRANGER = (
@@ -323,7 +323,7 @@ def test_a_pods_own_program_may_listen_everywhere(server: Server) -> None:
     words = ["-I", "-S", "-u", "-m", "http.server", "--bind", "0.0.0.0", "0"]
     with container.running(server.folder / "nodes" / NODE, uid, sys.executable, *words) as folder:
         (folder / "index.html").write_text("of the pod\n")
-        while (told := re.search(r"port (\d+)", (folder / "log").read_text())) is None:
+        while (told := re.search(r"port (\d+) ", (folder / "log").read_text())) is None:
             assert not (folder / "exit.json").exists()
             time.sleep(0.01)
         found = ask(server, f"wide:{told[1]}/proxy/index.html")
@@ -400,7 +400,7 @@ def test_what_comes_is_passed_on_at_once(server: Server, program: Program) -> No
     try:
         connection.request("GET", f"{PODS}/echo/proxy/slow", headers=server.headers())
         found = connection.getresponse()
-        assert program.begun.wait(20)
+        assert program.begun.wait(300)
         assert found.read1(100) == b"first"
         program.go_on.set()
         assert found.read() == b"last"

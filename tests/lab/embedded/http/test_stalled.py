@@ -61,10 +61,10 @@ async def test_a_reader_that_stands_still_is_cut_off_when_its_watch_has_ended(
     namespaces = cluster.core.store.table(("", "namespaces")).watching
     client = Client(reads=2)  # the answer's head, and that the watch stands
     serving = asyncio.create_task(cluster.app(client.scope(b"watch=1"), client.receive, client.send))
-    await asyncio.wait_for(client.stuck.wait(), 20)
+    await asyncio.wait_for(client.stuck.wait(), 300)
     assert (len(namespaces), client.aborted) == (1, False)
     namespaces.end()
-    await asyncio.wait_for(serving, 20)
+    await asyncio.wait_for(serving, 300)
     assert (len(namespaces), client.aborted) == (0, True)
     cluster.core.close()
 
@@ -72,7 +72,7 @@ async def test_a_reader_that_stands_still_is_cut_off_when_its_watch_has_ended(
 async def test_who_reads_gets_the_end_of_the_watch(cluster: server.ServerParts) -> None:
     client = Client(reads=1000)
     serving = asyncio.create_task(cluster.app(client.scope(b"watch=1&timeoutSeconds=1"), client.receive, client.send))
-    await asyncio.wait_for(serving, 20)
+    await asyncio.wait_for(serving, 300)
     assert (client.aborted, client.heard[-1].get("more_body", False), client.heard[-1]["body"]) == (False, False, b"")
     assert b"".join(one.get("body", b"") for one in client.heard).count(b'"ADDED"') >= 4
     cluster.core.close()

@@ -187,7 +187,11 @@ async def test_eviction_waits_as_long_as_it_is_tolerated_and_is_called_off(tmp_p
             await found.until(lambda name=name: (found.get(PODS, name, NAMESPACE) or {})["spec"].get("nodeName"), name)
         await player.create(rule("r", {"driver": DRIVER}, GOES))
         await found.until(lambda: found.get(PODS, "p", NAMESPACE) is None, "the pod to go")
-        assert ("DeviceTaintManagerEviction", "Marking for deletion") in await events(found, "p")
+
+        async def told() -> bool:
+            return ("DeviceTaintManagerEviction", "Marking for deletion") in await events(found, "p")
+
+        await found.until(told, "what is told of it")
         assert found.get(PODS, "q", NAMESPACE) is not None
         await found.api.delete(DEVICE_TAINT_RULES, "r")
 

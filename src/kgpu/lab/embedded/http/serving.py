@@ -22,12 +22,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from kgpu.lab.embedded import tls
 from kgpu.lab.embedded.http.app import ABORT, KNOWN, TAKE_OVER, App
-from kgpu.lab.embedded.http.connections import ClientConnection, ConnectionLimiter
+from kgpu.lab.embedded.http.connections import PATIENCE_S, ClientConnection, ConnectionLimiter
 from kgpu.lab.embedded.http.kubelets import BUFFER
 
 log = logging.getLogger(__name__)
 
-HANDSHAKE_S: Final = 5.0
+HANDSHAKE_S: Final = PATIENCE_S  # on a machine that is busy it takes seconds; until then it counts as a stranger's
 GOODBYE_S: Final = 5.0  # for a client to say goodbye when its connection is closed
 MOST: Final = 8192
 STRANGERS: Final = 1024  # 256 KiB each, which is what asyncio's TLS holds for a connection
