@@ -85,13 +85,14 @@ class Node:
         return None if found is None else [one.uuid for one in found.gpus if one.withdraws]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        for _ in range(2000):
-            if self.task is not None and self.task.done():
-                self.task.result()
-            if condition():
-                return
-            await asyncio.sleep(0.005)
-        raise AssertionError(self.said, self.state)
+        try:
+            async with asyncio.timeout(60):
+                while not condition():
+                    if self.task is not None and self.task.done():
+                        self.task.result()
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            raise AssertionError(self.said, self.state) from None
 
     def xids(self) -> list[str]:
         return [one.name for one in self.history.notes() if one.kind == "xid"]

@@ -29,7 +29,7 @@ from kgpu.host import pci
 from kgpu.hw.open import open_reader
 from kgpu.hw.simulator import kernel_log, operate
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 @pytest.fixture
