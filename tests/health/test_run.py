@@ -101,6 +101,7 @@ class Node:
 @pytest.fixture
 async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(health_run, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(keeper, "DISK_SECONDS", 60.0)  # what is stopped has written, however busy the disk is
     made = Node(tmp_path)
     yield made
     await made.stop()
@@ -357,6 +358,7 @@ async def test_a_driver_that_goes_away_takes_no_verdict_along(node: Node) -> Non
     node.start(look_seconds=0.05)
     node.log.add(line(95))
     await node.until(lambda: node.withdrawn() == [A.uuid])
+    await node.until(lambda: bool(node.condition.written) and node.condition.written[-1].status == "False")
     node.reader.set_down(HwError("no driver", "one", "install it"))
     await node.until(lambda: "no driver" in node.state[1])
     assert node.withdrawn() == [A.uuid]
