@@ -24,7 +24,7 @@ GPU = Accelerator(vendor="nvidia", index=0, uuid="GPU-1", name="H100")
 INVENTORY = Inventory(vendor="nvidia", driver_version="580.1", cuda_version=(13, 0), accelerators=(GPU,))
 
 
-async def eventually(condition, seconds: float = 20):
+async def eventually(condition, seconds: float = 60):
     """The condition's first true answer."""
     async with asyncio.timeout(seconds):
         while not (found := condition()):  # noqa: ASYNC110 - the condition is another object's state
@@ -131,7 +131,7 @@ async def hosted(cluster: Cluster, tmp_path, roles=ROLES, only=(), **given):
         yield agent
     finally:
         agent.stop.set()
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, 60)
 
 
 def role_config(**given) -> RoleConfig:

@@ -164,7 +164,7 @@ async def test_an_api_server_that_is_away_at_the_start_costs_nothing(cluster, st
         assert "[-]orders no answer from the API server" in agent._readyz().body
         cluster.api.set_down(False)
         cluster.label(plugin="false")
-        await eventually(lambda: started.log[-1] == "-one", seconds=40)
+        await eventually(lambda: started.log[-1] == "-one")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"config": 1, "labels": {}}', '{"config": "{}"}', "[" * 100000])
@@ -177,7 +177,7 @@ async def test_a_spoilt_memory_counts_as_none(cluster, roles, started, tmp_path,
         cluster.api.set_down(False)
         cluster.tell(BOTH)
         cluster.label(plugin="true")
-        await eventually(lambda: started.log == ["+one"], seconds=40)
+        await eventually(lambda: started.log == ["+one"])
 
 
 async def test_wrong_arguments_are_told_and_the_role_goes_on_as_before(cluster, started, tmp_path):
@@ -423,7 +423,7 @@ async def test_feature_labels_that_somebody_takes_away_come_back_long_before_the
         await eventually(lambda: state(cluster, "features") == ("running", ""))
         cluster.api.put(NODES, {"metadata": {"name": NODE, "labels": {}}})
         assert names.NFD_KERNEL_FULL not in cluster.labels
-        await eventually(lambda: cluster.labels.get(names.NFD_KERNEL_FULL) == "6.1", seconds=20)
+        await eventually(lambda: cluster.labels.get(names.NFD_KERNEL_FULL) == "6.1")
 
 
 async def test_a_role_learns_what_the_label_of_another_says(cluster, tmp_path):

@@ -64,7 +64,7 @@ async def test_a_policy_made_anew_while_kgpu_leaves_loses_nothing_of_what_it_sta
     async with hosted(cluster, tmp_path, (Role("one", started.role("one"), withdraw=withdraw),)) as agent:
         await eventually(lambda: state(cluster, "one") == ("running", ""))
         cluster.tell(msgspec.structs.replace(config, leaving=True))
-        await asyncio.wait_for(removing.wait(), 20)
+        await asyncio.wait_for(removing.wait(), 60)
         cluster.tell(config)
         await eventually(lambda: agent.wanted["one"].run)
         assert started.log == ["+one", "-one", "withdraw"]
@@ -94,7 +94,7 @@ async def test_a_policy_made_anew_while_roles_end_is_not_left(cluster, started, 
     async with hosted(cluster, tmp_path, (Role("one", slow, withdraw=withdraw),)) as agent:
         await eventually(lambda: state(cluster, "one") == ("running", ""))
         cluster.tell(msgspec.structs.replace(config, leaving=True))
-        await asyncio.wait_for(ending.wait(), 20)
+        await asyncio.wait_for(ending.wait(), 60)
         cluster.tell(config)
         await eventually(lambda: agent.wanted["one"].run)
         go_on.set()
@@ -178,7 +178,7 @@ class SlowDisk:
         """Once the write is done and the node has been left there is no file."""
         asyncio.get_running_loop().call_later(3.0, self.go_on.set)
         await eventually(lambda: state(cluster, "one") == ("left", ""))
-        assert await beside(self.done.wait, 20)
+        assert await beside(self.done.wait, 60)
         assert list(tmp_path.glob("state/*")) == []
 
 
@@ -188,7 +188,7 @@ async def test_a_memory_that_is_written_while_kgpu_leaves_goes_too(cluster, star
     cluster.mark("leaving")
     cluster.tell(AgentConfig(roles={"one": RoleConfig()}, driver_install_dir="/nowhere"))
     async with hosted(cluster, tmp_path, (Role("one", started.role("one")),)):
-        assert await beside(disk.begun.wait, 20)
+        assert await beside(disk.begun.wait, 60)
         await disk.leaves_nothing(cluster, tmp_path)
 
 
@@ -204,7 +204,7 @@ async def test_what_a_role_was_writing_when_it_ended_goes_too(cluster, tmp_path)
     config = AgentConfig(roles={"one": RoleConfig()}, driver_install_dir="/nowhere")
     cluster.tell(config)
     async with hosted(cluster, tmp_path, (Role("one", start),)):
-        assert await beside(disk.begun.wait, 20)
+        assert await beside(disk.begun.wait, 60)
         cluster.tell(msgspec.structs.replace(config, leaving=True))
         await disk.leaves_nothing(cluster, tmp_path)
 

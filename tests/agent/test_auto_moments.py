@@ -113,7 +113,7 @@ async def test_the_last_orders_count_whenever_they_come(
 
         for _ in range(2):  # and it stays so
             try:
-                await eventually(as_wanted, seconds=15)
+                await eventually(as_wanted)
             except TimeoutError:
                 pytest.fail(f"{missing} after {done}: {cluster.labels}, {cluster.report.roles}")
             await asyncio.sleep(0.05)

@@ -45,7 +45,7 @@ async def test_the_plugin_withholds_what_claims_have(tmp_path: Path) -> None:
         ):
             revision = ledger.revision
             step()
-            await asyncio.wait_for(ledger.changed(revision), 5)
+            await asyncio.wait_for(ledger.changed(revision), 60)
             assert ledger.withdrawn == wanted
         records.put(record("two", "GPU-1"))
         assert ledger.withdrawn == {"GPU-1": "claim team/two has it"}, "an allocation asks at any moment"
@@ -61,7 +61,7 @@ async def test_a_change_that_the_folders_time_does_not_show_is_seen(tmp_path: Pa
         revision = ledger.revision
         records.drop("one")
         os.utime(tmp_path, ns=(then.st_atime_ns, then.st_mtime_ns))
-        await asyncio.wait_for(ledger.changed(revision), 5)
+        await asyncio.wait_for(ledger.changed(revision), 60)
         assert ledger.withdrawn == {}
 
 

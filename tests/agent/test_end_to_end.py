@@ -18,7 +18,7 @@ from kgpu.hw.simulator import operate
 from kgpu.kubelet.fake import FakeKubelet
 from kgpu.toolkit.specs import list_found, read_folders
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class Process:
@@ -36,7 +36,7 @@ class Process:
         """The log's first line that has all the words."""
         async with asyncio.timeout(SECONDS):
             while True:
-                for line in self.log.splitlines():
+                for line in self.log.split("\n")[:-1]:  # what it is writing now may be half a line
                     if all(word in line for word in words):
                         return line
                 assert self.process.returncode is None, self.log

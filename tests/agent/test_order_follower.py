@@ -155,7 +155,7 @@ class World:
         return read_answer(self.own.reports)
 
     async def until(self, condition: Any) -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (found := condition()):
                 await self.clock.advance(0.25)
                 self.own.look()
@@ -533,7 +533,7 @@ async def test_the_process_that_speaks_has_the_result_of_the_one_that_cuts(tmp_p
     async with plugin.running(), manager.running():
         for world in (plugin, manager):
             change(world, OrderStep.CHANGE)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (plugin.answer and "the process of mig-manager: " + CUTTING in plugin.answer.waits):
                 await plugin.clock.advance(0.25)
                 await manager.clock.advance(0.25)

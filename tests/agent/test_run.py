@@ -74,7 +74,7 @@ class Hosted:
 
     async def __aexit__(self, *_) -> None:
         self.agent.stop.set()
-        self.stuck = await asyncio.wait_for(self.task, 30)
+        self.stuck = await asyncio.wait_for(self.task, 60)
 
 
 async def test_a_role_that_lacks_something_does_not_keep_the_others(tmp_path):

@@ -75,7 +75,7 @@ def test_what_it_says_counts_until_it_says_it_no_more_and_is_told_once_each() ->
 async def test_an_answer_counts_and_kgpus_own_is_no_other_opinion(folder) -> None:
     told: list = []
     theirs, path = Theirs(folder / "s"), folder / "s"
-    asked = ExporterHealth(path, told.append)
+    asked = ExporterHealth(path, told.append, seconds=60.0)
     assert await asked.ask(GPUS) == {}
     await theirs.server.start()
     theirs.rows = [(BUS[0], "Unhealthy"), (BUS[1], "healthy")]
@@ -115,7 +115,7 @@ async def test_one_that_hangs_or_talks_nonsense_is_told_once_and_the_plugin_judg
     theirs = Theirs(folder / "s")
     theirs.rows = [(BUS[0], "on fire"), (BUS[1], "unhealthy")]
     await theirs.server.start()
-    patient = ExporterHealth(folder / "s", told.append)
+    patient = ExporterHealth(folder / "s", told.append, seconds=60.0)
     for _ in range(2):
         assert list(await patient.ask(GPUS)) == [BUS[1]], "what can be understood counts"
     assert [one.why for one in told[1:]] == ["'on fire' is no word for health"]

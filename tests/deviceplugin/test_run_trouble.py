@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kgpu.base.errors import HostError
-from kgpu.deviceplugin import run
+from kgpu.deviceplugin import offer, run
 from kgpu.deviceplugin.core import PluginCore
 from kgpu.hw.fake_reader import sample_partitions
 from kgpu.hw.port import EventKind, HardwareEvent, Inventory
@@ -91,13 +91,18 @@ async def test_stopping_leaves_no_socket_behind(node: Node) -> None:
     assert node.kubelet.allocatable() == {GPU: 0}
 
 
-async def test_of_two_plugins_the_newest_serves_and_the_kubelet_is_left_in_peace(node: Node) -> None:
+async def test_of_two_plugins_the_newest_serves_and_the_kubelet_is_left_in_peace(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine what follows takes longer than the first gives way otherwise.
+    monkeypatch.setattr(offer, "YIELD", replace(offer.YIELD, first=offer.YIELD.cap))
     other = Node(node.folder / "other")
     other.kubelet = node.kubelet
     node.start()
     await node.offers(gpu=8)
     other.start()
     await node.until(lambda: "NotRegistered" in node.reasons())
+    await node.until(lambda: "Registered" in other.reasons())  # the list may still be that of the first
     await node.offers(gpu=8)
     registrations = len(node.kubelet.registrations)
     assert registrations <= 4
@@ -143,7 +148,7 @@ async def test_a_slow_disk_delays_no_answer(node: Node, monkeypatch: pytest.Monk
 
     def slow(*_: Any) -> None:
         saving.set()
-        assert freed.wait(20)
+        assert freed.wait(300)
 
     monkeypatch.setattr(run.roster, "save", slow)
     node.start()
@@ -166,7 +171,7 @@ async def test_a_save_under_way_at_the_end_does_not_undo_the_last_one(
     def slow_at_first(*args: Any) -> Any:
         if not saving.is_set():
             saving.set()
-            assert freed.wait(20)
+            assert freed.wait(300)
         problem = save(*args)
         ended.append(args[1].resources)
         return problem

@@ -85,13 +85,14 @@ class Node:
         return None if found is None else [one.uuid for one in found.gpus if one.withdraws]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        for _ in range(2000):
-            if self.task is not None and self.task.done():
-                self.task.result()
-            if condition():
-                return
-            await asyncio.sleep(0.005)
-        raise AssertionError(self.said, self.state)
+        try:
+            async with asyncio.timeout(60):
+                while not condition():
+                    if self.task is not None and self.task.done():
+                        self.task.result()
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            raise AssertionError(self.said, self.state) from None
 
     def xids(self) -> list[str]:
         return [one.name for one in self.history.notes() if one.kind == "xid"]
@@ -100,6 +101,7 @@ class Node:
 @pytest.fixture
 async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(health_run, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(keeper, "DISK_SECONDS", 60.0)  # what is stopped has written, however busy the disk is
     made = Node(tmp_path)
     yield made
     await made.stop()
@@ -356,6 +358,7 @@ async def test_a_driver_that_goes_away_takes_no_verdict_along(node: Node) -> Non
     node.start(look_seconds=0.05)
     node.log.add(line(95))
     await node.until(lambda: node.withdrawn() == [A.uuid])
+    await node.until(lambda: bool(node.condition.written) and node.condition.written[-1].status == "False")
     node.reader.set_down(HwError("no driver", "one", "install it"))
     await node.until(lambda: "no driver" in node.state[1])
     assert node.withdrawn() == [A.uuid]

@@ -13,11 +13,9 @@ from kgpu.health.settings import HealthSettings
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - a file's state
+            await asyncio.sleep(0.005)
 
 
 TEXT = "version: v1\nignore: {xids: [%d]}\n"

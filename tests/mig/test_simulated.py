@@ -135,7 +135,7 @@ async def test_what_the_driver_refuses_half_way_leaves_the_former_layout(sim_roo
 async def test_a_driver_that_hangs_in_the_middle_is_told_and_the_next_apply_goes_on(sim_root, monkeypatch) -> None:
     monkeypatch.setattr(apply, "TRIES", 1)  # each waits for the deadline
     root = sim_root("hgx-h100", gpus=1)
-    driver = NvmlPartitioner(root, SmiReset(str(root)), deadline=6.0, change_deadline=6.0)
+    driver = NvmlPartitioner(root, SmiReset(str(root)))
     patient = driver_of(root)
     try:
         planned = plan_node([survey(gpu) for gpu in await patient.gpus()], CONFIGS["all-2g.20gb"])
@@ -143,6 +143,7 @@ async def test_a_driver_that_hangs_in_the_middle_is_told_and_the_next_apply_goes
         def hang(_planned, step) -> None:
             if step.action is MigAction.CREATE_COMPUTE:
                 operate.inject(root, "hang", gpu=0)
+                driver._deadline = driver._change_deadline = 1.0  # nothing answers from here on
 
         (outcome,) = await Applying(driver=driver, tell=hang).node(planned)
         assert "did not answer" in outcome.failure.what

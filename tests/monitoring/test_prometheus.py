@@ -259,12 +259,12 @@ PANELS = [(board, panel) for board in BOARDS for panel in board.panels]
 def test_a_panel_has_data(world: World, board: Board, panel: Panel) -> None:
     for expr, _ in panel.queries:
         plain = re.sub(r"\$(node|namespace|instance|gpu)\b", ".*", expr)
-        until(f"data for {plain}", lambda plain=plain: world.prometheus.query(plain), seconds=30)
+        until(f"data for {plain}", lambda plain=plain: world.prometheus.query(plain))
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=[record.name for record in RECORDS])
 def test_a_recorded_series_has_data(world: World, record: object) -> None:
-    until("data", lambda: world.prometheus.query(record.name), seconds=30)  # type: ignore[attr-defined]
+    until("data", lambda: world.prometheus.query(record.name))  # type: ignore[attr-defined]
 
 
 Step = Callable[[World], None]
@@ -339,7 +339,7 @@ def test_each_alert_fires_when_its_fault_is_there_and_resolves_when_it_is_gone(w
         return not missing
 
     with contextlib.suppress(AssertionError):
-        until("all fire", all_fired, seconds=60)
+        until("all fire", all_fired)
     assert not missing
     for node in world.nodes.values():
         node.hw("clear")
@@ -355,7 +355,7 @@ def test_each_alert_fires_when_its_fault_is_there_and_resolves_when_it_is_gone(w
         return not left
 
     with contextlib.suppress(AssertionError):
-        until("all resolve", all_resolved, seconds=60)
+        until("all resolve", all_resolved)
     assert not left
 
 

@@ -76,9 +76,10 @@ def test_a_rule_of_the_adapter_has_each_pods_own_use_in_percent(world: ScaledWor
     """Another namespace's pod of the same name is not counted, and neither is the exporter's own."""
     query = rule.asked(SPACE, (BUSY, IDLE))
     until(f"both pods are in {rule.series}", lambda: set(world.values(query)) == {BUSY, IDLE})
-    until("the busy one is above what is scaled at", lambda: 60 < world.values(query)[BUSY] <= 101)
-    assert world.values(query)[IDLE] == 0
-    assert set(world.values(f"count by (pod) ({rule.series})")) == {BUSY, IDLE}
+    # A scrape that a busy machine was too late for leaves a gap.
+    until("the busy one is above what is scaled at", lambda: 60 < world.values(query).get(BUSY, 0) <= 101)
+    until("the idle one does nothing", lambda: world.values(query).get(IDLE) == 0)
+    until("no other pod is asked about", lambda: set(world.values(f"count by (pod) ({rule.series})")) == {BUSY, IDLE})
 
 
 def test_a_rule_answers_for_the_pods_that_are_asked_for_alone() -> None:
@@ -90,7 +91,7 @@ def test_kedas_query_has_one_value_the_sum_over_the_pods(world: ScaledWorld) -> 
     (trigger,) = yaml.load(KEDA.read_text())["spec"]["triggers"]
     query = trigger["metadata"]["query"]
     until("the sum is there", lambda: list(world.values(query)) == [""])
-    until("it is the busy pod's", lambda: world.values(query)[""] == pytest.approx(100, abs=15))
+    until("it is the busy pod's", lambda: world.values(query).get("") == pytest.approx(100, abs=15))
     gone = query.replace("serve-", "gone-")
     assert world.values(gone) == {}, "what KEDA would count as 0 without ignoreNullValues"
 

@@ -104,12 +104,14 @@ class SharingNode:
         return self.smi("--query-gpu=compute_mode", "--format=csv,noheader").split()
 
     def processes(self) -> dict[str, list[int]]:
-        """PIDs of this node's MPS programs, by name."""
+        """PIDs of this node's MPS daemons and servers, by name. What asks a daemon something has its name, too."""
         found: dict[str, list[int]] = {"nvidia-cuda-mps-control": [], "nvidia-cuda-mps-server": []}
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                name = os.path.basename((process / "cmdline").read_bytes().split(b"\0")[0]).decode()
-                if name in found and os.fsencode(str(self.mps)) in (process / "environ").read_bytes():
+                program, *words = (process / "cmdline").read_bytes().split(b"\0")
+                name = os.path.basename(program).decode()
+                asks = name == "nvidia-cuda-mps-control" and b"-d" not in words
+                if name in found and not asks and os.fsencode(str(self.mps)) in (process / "environ").read_bytes():
                     found[name].append(int(process.name))
         return found
 
@@ -135,7 +137,8 @@ async def node(sim_root: Root) -> AsyncIterator[SharingNode]:
             yield made
         for pids in made.processes().values():
             for pid in pids:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                    os.kill(pid, signal.SIGKILL)
 
 
 async def test_four_clients_see_a_quarter_each_and_a_gpu_that_is_not_shared_stays_as_it_was(node: SharingNode) -> None:
@@ -161,7 +164,10 @@ async def test_four_clients_see_a_quarter_each_and_a_gpu_that_is_not_shared_stay
     assert not (node.folder / "state/mps.json").exists()
 
 
-async def test_a_daemon_that_is_killed_is_back_without_a_restart(node: SharingNode) -> None:
+async def test_a_daemon_that_is_killed_is_back_without_a_restart(
+    node: SharingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kgpu.mps.daemon.LOOK_SECONDS", 3600.0)  # its end is heard of, not looked for
     async with node.running() as agent:
         await node.offers(gpu=1, gpu_shared=4)
         with program(await node.pod("one")) as client:
@@ -169,10 +175,8 @@ async def test_a_daemon_that_is_killed_is_back_without_a_restart(node: SharingNo
             began = time.monotonic()
             os.kill(node.daemon(), signal.SIGKILL)
             await node.kubelet.wait_for(lambda: node.kubelet.allocatable().get(SHARED) == 0, seconds=LIMIT)
-            seconds = time.monotonic() - began
-            print(f"unhealthy after {seconds:.2f} s")
+            print(f"unhealthy after {time.monotonic() - began:.2f} s")
             assert node.kubelet.capacity()[SHARED] == 4
-            assert seconds < 10, "2 s on a machine that is idle"
             await node.offers(gpu=1, gpu_shared=4)
             print(f"back after {time.monotonic() - began:.2f} s")
             assert client("sync()") == RPC_FAILURE, "its server is gone: it would keep the GPU from the next one"

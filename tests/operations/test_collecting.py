@@ -15,6 +15,13 @@ from kgpu.base.errors import HostError
 from kgpu.operations.collecting import CollectingProcess, CollectLimits
 
 FAR = CollectLimits(seconds=60, output=100_000)
+# Whoever has started a process limits it a moment later.
+EATS = """
+import resource
+while resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY:
+    time.sleep(0.01)
+x = bytearray(300 * 1024 * 1024)
+"""
 
 
 def program(code: str) -> tuple[str, ...]:
@@ -49,7 +56,7 @@ async def test_the_command_is_kgpus_own() -> None:
         ("time.sleep(600)", CollectLimits(seconds=0.5), "it was not done after 0.5 s"),
         ("os.close(1); os.close(2); time.sleep(600)", CollectLimits(seconds=0.5), "it was not done after 0.5 s"),
         ("[sys.stdout.write('x' * 4096) for _ in iter(int, 1)]", FAR, "it has written more than 100000 bytes"),
-        ("x = bytearray(300 * 1024 * 1024)", CollectLimits(memory=128 * 1024 * 1024), "MemoryError"),
+        (EATS, CollectLimits(memory=128 * 1024 * 1024), "MemoryError"),
     ],
     ids=["it says why", "nothing", "killed", "hangs", "hangs without a word", "floods", "eats memory"],
 )
@@ -83,8 +90,7 @@ async def test_much_on_stderr_neither_blocks_it_nor_is_kept() -> None:
 
 
 def _ended(pid: int) -> bool:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, 0)
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # by which of the two is a matter of the moment
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return True
 
@@ -99,7 +105,7 @@ def _in(pids: Path) -> list[int]:
 
 
 async def _started(pids: Path) -> list[int]:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while len(known := _in(pids)) < 2:
         assert time.monotonic() < until, "the process has not started"
         await asyncio.sleep(0.02)
@@ -108,7 +114,7 @@ async def _started(pids: Path) -> list[int]:
 
 async def _nothing_left_of(processes: list[int]) -> None:
     """Who was killed takes a moment to end, and nobody waits for a child's child."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not all(map(_ended, processes)):
         assert time.monotonic() < until, "a process is left"
         await asyncio.sleep(0.02)
@@ -128,14 +134,22 @@ async def test_a_call_that_is_cancelled_while_its_process_starts_ends(pids: Path
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
-async def test_nothing_of_it_stays(pids: Path, cancelled: bool) -> None:
+async def test_nothing_of_it_stays(pids: Path, cancelled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the process nor what it has started, whether it is cancelled or takes too long."""
+    really, limits = asyncio.timeout, list[asyncio.Timeout]()
+
+    def limit(seconds: float | None) -> asyncio.Timeout:
+        limits.append(really(seconds))
+        return limits[-1]
+
+    monkeypatch.setattr(asyncio, "timeout", limit)
     code = f"child = os.fork(); open({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n'); time.sleep(600)"
-    limits = CollectLimits(seconds=60 if cancelled else 3)
-    work = asyncio.create_task(collect(code, limits))
+    work = asyncio.create_task(collect(code, CollectLimits(seconds=3600)))
     known = await _started(pids)
     if cancelled:
         work.cancel()
+    else:
+        limits[0].reschedule(0.0)  # the hour is over
     with pytest.raises(asyncio.CancelledError if cancelled else HostError):
         await work
     await _nothing_left_of(known)

@@ -77,14 +77,11 @@ async def replicas(found: Whole, count: int) -> list[str]:
     wanted = {"replicas": count, "selector": {"matchLabels": labels}, "template": template}
     await found.create(SETS, {"metadata": {"name": "web", "namespace": "default"}, "spec": wanted})
 
-    async def made() -> list[Object]:
-        return list((await found.api.list(PODS, namespace="default")).items)
+    async def made() -> list[str]:
+        pods = [obj["metadata"]["name"] for obj in (await found.api.list(PODS, namespace="default")).items]
+        return pods if len(pods) == count else []
 
-    for _ in range(200):
-        if len(await made()) == count:
-            break
-        await asyncio.sleep(0.02)
-    pods = [obj["metadata"]["name"] for obj in await made()]
+    pods: list[str] = await found.until(made, "the ReplicaSet's pods", 60)
     running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     for name in pods:
         await found.api.patch(PODS, name, {"status": running}, namespace="default", subresource="status")
@@ -152,7 +149,7 @@ async def test_a_disruption_budget_holds_and_is_named(embedded: Whole) -> None:
     seen = await preview(embedded.api, "n1", OperationDrain())
     assert seen.blocked[f"default/{name}"] == "its PodDisruptionBudget web allows no disruption now"
     async with engine(embedded):
-        made = await make_operation(embedded.api, "n1", spec(timeout_seconds=2))
+        made = await make_operation(embedded.api, "n1", spec(timeout_seconds=5))
         await embedded.until(lambda: phase(embedded, made.name) == "Failed", "the end")
         obj = embedded.get(NODE_OPERATIONS, made.name)
         assert obj is not None
@@ -231,12 +228,12 @@ async def test_what_budgets_hold_is_deleted_with_its_grace_period_where_that_is_
         return len(marks) == len(pods)
 
     async with engine(embedded, allow_force=True):
-        made = await make_operation(embedded.api, "n1", spec(timeout_seconds=2, on_timeout="Force"))
+        made = await make_operation(embedded.api, "n1", spec(timeout_seconds=5, on_timeout="Force"))
         await embedded.until(deleted, "the deletion of both pods")
         obj = embedded.get(NODE_OPERATIONS, made.name)
         assert obj is not None
         (forced,) = [row for row in obj["status"]["conditions"] if row["type"] == "Forced"]
-        assert "the drain's 2 s are over" in forced["message"]
+        assert "the drain's 5 s are over" in forced["message"]
         for pod in marks.values():  # its own grace period, and no word of a disruption: nobody has evicted it
             assert pod["metadata"]["deletionGracePeriodSeconds"] == 30
             kinds = {row["type"] for row in pod["status"]["conditions"] if row["status"] == "True"}

@@ -30,14 +30,18 @@ def wide(char: str) -> int:
 
 
 class Emulator:
-    """The alternate screen's cells; ``colors`` counts coloured pieces."""
+    """The alternate screen's cells; ``colors`` counts coloured pieces.
+
+    ``drawings`` is how many have begun. ``scrolled`` is what did not fit of the present one, ``misfits`` of the last
+    whole one.
+    """
 
     def __init__(self, columns: int, rows: int) -> None:
         self.resize(columns, rows)
         self.alternate = False
         self.cursor_shown = True
         self.colors = 0
-        self.scrolled = 0
+        self.scrolled = self.misfits = self.drawings = 0
 
     def resize(self, columns: int, rows: int) -> None:
         self.columns, self.rows = columns, rows
@@ -59,6 +63,8 @@ class Emulator:
         match letter:
             case "H":
                 self.x = self.y = 0
+                self.misfits, self.scrolled = self.scrolled, 0
+                self.drawings += 1
             case "J":
                 self.cells = [[" "] * self.columns for _ in range(self.rows)]
             case "m":
@@ -143,6 +149,11 @@ class Program:
     def press(self, text: str) -> None:
         os.write(self.master, text.encode())
 
+    def drawn_anew(self) -> None:
+        """Return when another drawing has begun."""
+        before = self.screen.drawings
+        self.until(lambda _: self.screen.drawings > before)
+
     def read(self, seconds: float = 0.05) -> None:
         while select.select([self.master], [], [], seconds)[0]:
             try:
@@ -164,6 +175,13 @@ class Program:
                 return self.screen.text
             assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{self.screen.text}"
         raise AssertionError(f"this was not seen: {seen}\n{self.screen.text}")
+
+    def read_until(self, holds: Callable[[], bool], *, deadline: float = 60.0) -> None:
+        """Take what the program has written until that holds, whether it runs or not."""
+        end = time.monotonic() + deadline
+        while not holds():
+            assert time.monotonic() < end, f"it does not come to hold:\n{self.screen.text}"
+            self.read()
 
     def wait(self, deadline: float = 60.0) -> int:
         end = time.monotonic() + deadline

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,7 @@ from kgpu.hw.verdicts import GpuVerdict, MemoryVerdicts
 from kgpu.kube.client import connect
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import CLUSTER_POLICIES, DEPLOYMENTS
-from kgpu.kube.port import NODES, PODS
+from kgpu.kube.port import NODES, PODS, PodPages
 from kgpu.top.cluster import ClusterSource
 from kgpu.top.exporters import LIMIT, Exporters, parse_address
 from kgpu.top.find import Via, slim_node, slim_pod, targets
@@ -29,11 +30,24 @@ from kgpu.top.host import HostSource
 from kgpu.top.model import GpuHealth, GpuNode, NodeRoutes, NodeTrouble, Route
 from kgpu.top.run import NodeWatch
 from kgpu.top.source import FakeSource
+from tests.ports import free_port
 from tests.top.exporting import Server, api_page, exporter_pod, fleet, gpu_node, kubeconfig, node_text
 
 GOOD = node_text("n", 2)
 # Seconds after which whoever never answers is given up; whoever does has time, however busy the machine is.
 SOON, PATIENCE = 2.0, 60.0
+
+
+class SoonGivingUp(Exporters):
+    """Waits ``SOON`` for those that hang, and ``PATIENCE`` for all others, which is what it says of both."""
+
+    def __init__(self, pages: PodPages | None = None, *, hangs: Callable[[Route], bool] = lambda _: False) -> None:
+        super().__init__(pages, deadline=PATIENCE)
+        self._hangs = hangs
+
+    async def _page(self, route: Route) -> str:
+        async with asyncio.timeout(SOON if self._hangs(route) else None):
+            return await super()._page(route)
 
 
 def refused(code: int, message: str = "no") -> tuple[int, str]:
@@ -70,13 +84,11 @@ async def test_what_is_no_exporter_is_told(page, words) -> None:
 
 
 async def test_nobody_listens() -> None:
-    async with Server(lambda _: (200, "")).running() as server:
-        port = server.port
     with pytest.raises(UserError, match="does not answer"):
-        await Exporters().look(NodeRoutes(node="n", routes=(Route(url=f"http://127.0.0.1:{port}"),)))
+        await Exporters().look(NodeRoutes(node="n", routes=(Route(url=f"http://127.0.0.1:{free_port()}"),)))
 
 
-async def both_ways(tmp_path: Path, proxied, own, *, inside: bool, looks=1, deadline=PATIENCE):
+async def both_ways(tmp_path: Path, proxied, own, *, inside: bool, looks=1, hangs=lambda _: False):
     """An exporter that can be asked in both ways; what was read, and what was asked."""
     async with Server(own).running() as exporter:
         api_answer = api_page([], [], proxied)
@@ -87,7 +99,7 @@ async def both_ways(tmp_path: Path, proxied, own, *, inside: bool, looks=1, dead
             pod = exporter_pod("n", ip="127.0.0.1")
             pod["spec"]["containers"][0]["ports"][0]["containerPort"] = exporter.port
             (target,) = targets([(0, slim_pod(pod))], None, via=Via.AUTO, inside=inside)
-            reader = Exporters(api, deadline=deadline)
+            reader = SoonGivingUp(api, hangs=hangs)
             try:
                 found = [await reader.look(target) for _ in range(looks)]
             finally:
@@ -111,7 +123,7 @@ async def test_where_the_api_server_refuses_the_pod_itself_is_asked_and_that_way
 
 async def test_where_a_pod_can_not_be_reached_the_api_server_is_asked(tmp_path) -> None:
     nodes, asked = await both_ways(
-        tmp_path, lambda _: (200, GOOD), lambda _: (0, ""), inside=True, looks=2, deadline=SOON
+        tmp_path, lambda _: (200, GOOD), lambda _: (0, ""), inside=True, looks=2, hangs=lambda route: not route.proxied
     )
     assert [len(node.gpus) for node in nodes] == [2, 2]
     assert [one.split()[0] for one in asked].count("direct") == 1
@@ -126,8 +138,9 @@ async def test_the_first_ways_trouble_is_told_with_the_right_that_is_missing(tmp
 class Lab:
     """A cluster of exporters behind an API server's proxy."""
 
-    def __init__(self, tmp_path: Path, pods, nodes, texts, *, deadline: float = PATIENCE) -> None:
-        self.pods, self.nodes, self.texts, self.deadline = pods, nodes, texts, deadline
+    def __init__(self, tmp_path: Path, pods, nodes, texts, *, hangs: str = "") -> None:
+        """The pod of that name hangs."""
+        self.pods, self.nodes, self.texts, self.hangs = pods, nodes, texts, hangs
         self.path = tmp_path / "config"
         self.server = Server(api_page(pods, nodes, lambda pod: self.texts[pod]))
 
@@ -135,7 +148,8 @@ class Lab:
         async with self.server.running() as server:
             self.path.write_text(kubeconfig(f"http://127.0.0.1:{server.port}"))
             api = connect(str(self.path))
-            source = ClusterSource(api, Exporters(api, deadline=self.deadline), via=Via.PROXY, inside=False)
+            exporters = SoonGivingUp(api, hangs=lambda route: route.pod == self.hangs)
+            source = ClusterSource(api, exporters, via=Via.PROXY, inside=False)
             watch = NodeWatch(source, **options)
             try:
                 for _ in range(rounds):
@@ -156,13 +170,13 @@ async def test_a_broken_node_is_told_and_the_others_are_read(tmp_path) -> None:
         "phase": "Pending",
         "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}],
     }
-    lab = Lab(tmp_path, pods, [*nodes, gpu_node("bare"), gpu_node("cpu", 0)], pages, deadline=SOON)
+    lab = Lab(tmp_path, pods, [*nodes, gpu_node("bare"), gpu_node("cpu", 0)], pages, hangs="exporter-node-2")
     found = (await lab.watched()).nodes
     told = {name: node.trouble.what if node.trouble else len(node.gpus) for name, node in found.items()}
     assert told == {
         "node-0": 2,
         "node-1": "the exporter does not answer the API server",
-        "node-2": "no answer within 2 s",
+        "node-2": "no answer within 60 s",
         "node-3": "the exporter's pod does not run: ImagePullBackOff",
         "bare": "no metrics exporter runs there",
     }

@@ -32,7 +32,7 @@ from kgpu.kubelet.rpc import RpcServer, Service
 from tests.agent.support_auto import NAMESPACE, NODE, Cluster, hosted
 from tests.mig.nvml_view import seen
 
-SECONDS = 40.0
+SECONDS = 90.0
 SLICE = "nvidia.com/mig-1g.10gb"
 
 
@@ -249,7 +249,7 @@ async def program(node: Node) -> AsyncIterator[Agent]:
         yield agent
     finally:
         agent.stop.set()
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, 60)
 
 
 @pytest.mark.parametrize("model", ["hgx-h100", "dgx-a100-80g"])

@@ -13,11 +13,13 @@ from kgpu.base.clock import VirtualClock
 from kgpu.exporter.config import resolve
 from kgpu.exporter.model import Users
 from kgpu.exporter.plan import plan
+from kgpu.exporter.users import kubelet_users
 from kgpu.exporter.users.kubelet_users import PERIOD, KubeletUsers
 from kgpu.exporter.users.open import open_users
 from kgpu.hw.fake_reader import FakeReader
 from kgpu.kubelet.methods import POD_RESOURCES
 from kgpu.kubelet.pb import podresources_v1_pb2 as pb
+from kgpu.kubelet.pod_resources import PodResources
 from kgpu.kubelet.rpc import RpcServer, Service
 from tests.exporter.made import gpu, inventory, look, mig_uuid, partition, series, uuid
 
@@ -66,9 +68,19 @@ async def kubelet(socket: Path) -> Any:
     await made.stop()
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What answers is waited for, however busy the machine is."""
+    monkeypatch.setattr(kubelet_users, "WAIT", 60.0)
+    monkeypatch.setattr(kubelet_users, "FIRST_WAIT", 80.0)
+
+
 def users(socket: Path, clock: VirtualClock | None = None) -> KubeletUsers:
     given = resolve({"kubernetes": "true", "pod_resources": str(socket)})
-    return open_users(given, FakeReader(inventory(*GPUS)), tell=lambda _: None, clock=clock)
+    made = open_users(given, FakeReader(inventory(*GPUS)), tell=lambda _: None, clock=clock)
+    assert isinstance(made._from.holdings, PodResources)
+    made._from.holdings._seconds = 60.0  # on a busy machine a large answer takes longer than a kubelet may
+    return made
 
 
 def by_pod(found: Users, name: str = "DCGM_FI_DEV_FB_USED") -> dict[str, tuple[str, str]]:

@@ -163,7 +163,7 @@ class World:
     def reasons(self) -> list[str]:
         return [one.reason for one in self.advice]
 
-    async def until(self, condition: Callable[[], Any], seconds: float = 20) -> Any:
+    async def until(self, condition: Callable[[], Any], seconds: float = 60) -> Any:
         async with asyncio.timeout(seconds):
             while not (found := condition()):  # noqa: ASYNC110 - the condition is another object's state
                 await asyncio.sleep(0.002)
