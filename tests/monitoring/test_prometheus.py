@@ -373,7 +373,7 @@ def test_d62_a_panel_of_dashboard_23382_has_data(world: World, panel: dict[str, 
     def there() -> bool:
         return any(not wanted or one["metric"].get(wanted) for one in world.prometheus.query(plain))
 
-    until(f"data for {plain}", there, seconds=30)
+    until(f"data for {plain}", there)
 
 
 @pytest.mark.parametrize(("label", "metric"), OF_23382["variables"].items())

@@ -25,7 +25,7 @@ from kgpu.formats import names
 from kgpu.hw.simulator.create import environment
 from kgpu.hw.simulator.operate import opened
 
-TIMEOUT_S: Final = 30
+TIMEOUT_S: Final = 120
 IN_USE: Final = 19
 INSUFFICIENT_RESOURCES: Final = 23
 MAX_INSTANCES: Final = 16
