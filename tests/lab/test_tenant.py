@@ -65,3 +65,25 @@ def test_he_sees_his_quota_and_nothing_of_others(tenant: Path) -> None:
     assert "of other namespaces than tenancy" in done.stderr
     assert "pods is forbidden" in kgpu(tenant, "quota", "kube-system").stderr
     assert "or name a namespace of yours" in kgpu(tenant, "doctor").stderr
+
+
+def test_status_shows_him_what_is_his(tenant: Path) -> None:
+    """By the namespace of his context, or that which he names; another's is refused with what would help."""
+    config = yaml.safe_load(tenant.read_text())
+    config["contexts"][0]["context"]["namespace"] = "tenancy"
+    tenant.write_text(yaml.safe_dump(config))
+
+    def told() -> bool:
+        return "Insufficient nvidia.com/gpu" in kgpu(tenant, "status").stdout
+
+    assert polling.holds(told, seconds=90), "the scheduler says so"
+    done = kgpu(tenant, "status")
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.startswith("Namespace tenancy: 0 of 1 pod with accelerators ready\n")
+    assert "to do: kgpu doctor pod tenancy/large" in done.stdout
+    (row,) = json.loads(kgpu(tenant, "status", "-n", "tenancy", "-o", "json").stdout)["pods"]
+    assert (row["name"], row["devices"], row["state"]) == ("large", {"nvidia.com/gpu": 99}, "Pending")
+    refused = kgpu(tenant, "status", "-n", "kube-system")
+    assert (refused.returncode, "you may list neither nodes nor the pods of namespace kube-system" in refused.stderr) == (
+        2, True,
+    )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kgpu.cli._status_operations import NodeOperations
+    from kgpu.cli._status_tenant import TenantStatus
     from kgpu.cli._status_vendors import VendorNode
     from kgpu.operator.field_rows import FieldRow
     from kgpu.operator.overview import Overview, ShownProblem, UpgradeRow
@@ -40,8 +42,8 @@ _FAILED: Final = "upgrade-failed"
 @click.command("status", cls=ExampleCommand, examples=EXAMPLES)
 @click.option("--kubeconfig", default="", envvar="KUBECONFIG", metavar="FILE", help="How to reach the API server.")
 @click.option(
-    "-n", "--namespace", default="", metavar="NS", help="The operator's namespace. Default: where one is found.",
-    shell_complete=_complete.namespaces,
+    "-n", "--namespace", default="", metavar="NS", shell_complete=_complete.namespaces,
+    help="The operator's namespace (default: where one is found); for who may not list nodes, the one to show.",
 )  # fmt: skip
 @output_option()
 @click.pass_context
@@ -49,10 +51,15 @@ def status(context: click.Context, *, kubeconfig: str, namespace: str, output: s
     """Show nodes, operands and drivers; what is not ready, why, and what to do.
 
     Nodes with accelerators are shown whoever offers them: kgpu's operator, agents on their own, or another plugin.
-    Needs no more than rights to read. Exit code 0: all is ready; 3: something is not.
+    Needs no more than rights to read. Who may not list nodes sees the pods and quotas of a namespace: of -n, else of
+    the kubeconfig's context. Exit code 0: all is ready; 3: something is not.
     """
     check_kubeconfig(context, kubeconfig)
-    overview, operations, others = run_async(_look(kubeconfig, namespace))
+    found = run_async(_look(kubeconfig, namespace))
+    if not isinstance(found, tuple):
+        _tell_tenant(found, output)
+        return
+    overview, operations, others = found
     if output == "json":
         import msgspec
 
@@ -67,14 +74,33 @@ def status(context: click.Context, *, kubeconfig: str, namespace: str, output: s
         raise click.exceptions.Exit(NOT_READY)
 
 
-async def _look(kubeconfig: str, namespace: str) -> tuple[Overview, NodeOperations, tuple[VendorNode, ...]]:
+def _tell_tenant(found: TenantStatus, output: str) -> None:
+    if output == "json":
+        print_json(found.data())
+    else:
+        click.echo(found.text())
+    if not found.ready:
+        raise click.exceptions.Exit(NOT_READY)
+
+
+async def _look(
+    kubeconfig: str, namespace: str
+) -> tuple[Overview, NodeOperations, tuple[VendorNode, ...]] | TenantStatus:  # fmt: skip
+    """The cluster; of a namespace what its owner may see, where nodes may not be listed."""
     from kgpu.cli._status_operations import read_operations
+    from kgpu.cli._status_tenant import may_list_nodes, read_tenant
     from kgpu.cli._status_vendors import read_vendor_nodes
     from kgpu.kube.client import connect
+    from kgpu.kube.port import KubeRefusedError
 
     api = connect(kubeconfig)
     try:
-        overview = await read(api, namespace)
+        try:
+            overview = await read(api, namespace)
+        except KubeRefusedError as error:
+            if error.code != HTTPStatus.FORBIDDEN or await may_list_nodes(api):
+                raise
+            return await read_tenant(api, namespace or api.namespace)
         return overview, await read_operations(api, overview.namespace), await read_vendor_nodes(api)
     finally:
         await api.close()

@@ -62,9 +62,13 @@ _TODO_BY_CODE: Final = {
 
 
 class Client:
-    """A ``KubeApi`` over one connection pool of the library, and ``wire`` for writes where it can be had."""
+    """A ``KubeApi`` over one connection pool of the library, and ``wire`` for writes where it can be had.
 
-    def __init__(self, http: httpx2.AsyncClient, wire: Wire | None = None) -> None:
+    ``namespace`` is that of the kubeconfig's context, for those who name none.
+    """
+
+    def __init__(self, http: httpx2.AsyncClient, wire: Wire | None = None, namespace: str = "default") -> None:
+        self.namespace = namespace
         self._http = http
         self._wire = wire
         self._credentials: dict[str, str] | None = None
@@ -344,7 +348,7 @@ def connect(kubeconfig: str = "", *, context: str = "") -> Client:
             raise ValueError("it has no current context")
         if single.user is None:
             raise ValueError(f'its context "{single.context_name}" names no user')
-        return Client(AsyncClient(single, ConnectionParams()), _wire(single))
+        return Client(AsyncClient(single, ConnectionParams()), _wire(single), single.namespace)
     # The library reports a bad file as whatever it stumbled over: OSError, KeyError, yaml and msgspec errors.
     except Exception as error:
         where = kubeconfig or os.environ.get("KUBECONFIG") or "the pod's service account or ~/.kube/config"
