@@ -83,6 +83,8 @@ def test_status_shows_him_what_is_his(tenant: Path) -> None:
     assert "to do: kgpu doctor pod tenancy/large" in done.stdout
     (row,) = json.loads(kgpu(tenant, "status", "-n", "tenancy", "-o", "json").stdout)["pods"]
     assert (row["name"], row["devices"], row["state"]) == ("large", {"nvidia.com/gpu": 99}, "Pending")
+    activity = kgpu(tenant, "top", "--once")
+    assert (activity.returncode, "kgpu status -n NAMESPACE" in activity.stderr) == (2, True)
     refused = kgpu(tenant, "status", "-n", "kube-system")
     assert (refused.returncode, "you may list neither nodes nor the pods of namespace kube-system" in refused.stderr) == (
         2, True,

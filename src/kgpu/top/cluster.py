@@ -9,6 +9,7 @@ namespaces that were named: no other exporter is asked, believed or sent a passw
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import Final, Protocol
 
 from kgpu.base.errors import KubeError, UserError
@@ -95,7 +96,16 @@ class ClusterSource:
 
     async def _pods(self, place: int, namespace: str) -> tuple[Object, ...]:
         selector = Selector(labels=(SELECTORS[place],))
-        return (await self._api.list(PODS, namespace=namespace, selector=selector, project=slim_pod)).items
+        try:
+            return (await self._api.list(PODS, namespace=namespace, selector=selector, project=slim_pod)).items
+        except KubeRefusedError as error:
+            if error.code != HTTPStatus.FORBIDDEN:
+                raise
+            raise KubeError(
+                f"the exporters can't be found: {error.what}",
+                f"the right to list pods in namespace {namespace}, and to get pods/proxy there",
+                "ask for it; pods of a namespace of yours, and what they wait for: kgpu status -n NAMESPACE",
+            ) from error
 
     async def _nodes(self) -> tuple[Object, ...] | None:
         try:
