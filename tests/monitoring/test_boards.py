@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
 from kgpu.formats import yaml
 from kgpu.monitoring.boards import BOARDS, DEVICES
 from kgpu.monitoring.grafana import WIDTH, Board, config_map
+from tests.monitoring import grafana_types
 
 # Grafana's dashboard 12239: metric and unit of each panel.
 OF_12239 = {
@@ -79,3 +81,29 @@ def test_a_config_map_for_the_sidecar() -> None:
     assert name.endswith(".json")
     assert json.loads(text) == BOARDS[0].body()
     assert yaml.load(yaml.dump(made)) == made
+
+
+def test_boards_are_of_the_types_that_grafana_publishes(tmp_path: Path) -> None:
+    packages = grafana_types.installed()
+    boards = {board.file: board.body() for board in BOARDS}
+    assert grafana_types.complaints(packages, tmp_path, boards) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("panels", 0, "fieldConfig", "defaults", "thresholds", "mode"), "relative"),
+        (("panels", 0, "gridPos", "w"), "wide"),
+        (("panels", 0, "options", "reduceOptions", "calc"), ["last"]),
+        (("templating", "list", 0, "kind"), "datasource"),
+    ],
+    ids=["a word that there is not", "no number", "an option that there is not", "a field that there is not"],
+)
+def test_what_is_not_of_these_types_is_seen(tmp_path: Path, place: tuple[str | int, ...], value: object) -> None:
+    packages = grafana_types.installed()
+    board = json.loads(json.dumps(BOARDS[0].body()))
+    at = board
+    for step in place[:-1]:
+        at = at[step]
+    at[place[-1]] = value
+    assert any("error TS" in line for line in grafana_types.complaints(packages, tmp_path, {"board": board}))

@@ -124,7 +124,6 @@ class BoardVariable:
             "type": "query",
             "datasource": SOURCE,
             "query": {"query": self.query, "refId": self.name},
-            "definition": self.query,
             "refresh": 2,
             "sort": 3,
             "multi": True,
