@@ -7,7 +7,7 @@ import zoneinfo
 
 import pytest
 
-from kgpu.base.times import LAST_MOMENT, stamp_of, time_zone
+from kgpu.base.times import LAST_MOMENT, moment_of, stamp_of, time_zone
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,25 @@ from kgpu.base.times import LAST_MOMENT, stamp_of, time_zone
 )
 def test_a_moment_as_kubernetes_writes_it(moment: float, text: str) -> None:
     assert stamp_of(moment) == text
+
+
+@pytest.mark.parametrize(
+    ("stamp", "utc"),
+    [
+        ("2026-01-01T00:01:00Z", "2026-01-01T00:01:00+00:00"),
+        ("2026-01-01T01:01:00.5+01:00", "2026-01-01T00:01:00.500000+00:00"),
+        ("2026-01-01T00:01:00", "2026-01-01T00:01:00+00:00"),
+        ("2026-02-30T00:00:00Z", None),
+        ("soon", None),
+        ("", None),
+        (None, None),
+        (1767225660, None),
+        (["2026-01-01T00:01:00Z"], None),
+    ],
+)
+def test_a_moment_is_read_in_utc_or_not_at_all(stamp: object, utc: str | None) -> None:
+    found = moment_of(stamp)
+    assert (found and found.astimezone(dt.UTC).isoformat()) == utc
 
 
 def test_a_zone_by_its_name() -> None:

@@ -18,6 +18,17 @@ def stamp_of(moment: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(moment, LAST_MOMENT)))
 
 
+def moment_of(stamp: object) -> dt.datetime | None:
+    """The moment of an RFC 3339 time, in UTC where it names no zone; None for anything else."""
+    if not isinstance(stamp, str):
+        return None
+    try:
+        moment = dt.datetime.fromisoformat(stamp)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+
+
 def time_zone(name: str) -> dt.tzinfo:
     """The zone of that name, such as ``Europe/Berlin``; ``UTC`` also where there is no database of zones.
 

@@ -7,13 +7,13 @@ secrets are dropped on the way in (``lean``).
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from kgpu.base.plain import items, mapping, number, strings, text
+from kgpu.base.times import moment_of
 from kgpu.doctor import secrets
 from kgpu.doctor.model import Evidence, Subject
 from kgpu.doctor.read_kinds import kind_of
@@ -68,12 +68,10 @@ def at(value: Any, path: str) -> Any:
 
 def seconds(when: Any) -> float | None:
     """A time as Kubernetes writes it, in seconds since 1970; None for anything else."""
-    if not isinstance(when, str) or not when:
-        return None
     try:
-        found = dt.datetime.fromisoformat(when)
-        return (found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp()
-    except (ValueError, OverflowError):
+        found = moment_of(when)
+        return None if found is None else found.timestamp()
+    except OverflowError:
         return None
 
 

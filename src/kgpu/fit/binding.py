@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kgpu.base.plain import items, mapping, text, texts
+from kgpu.base.times import moment_of
 
 Object = Mapping[str, Any]
 BINDING_TIMEOUT_S: Final = 600.0
@@ -41,7 +42,7 @@ def claim_binding(name: str, status: Object) -> ClaimBinding | None:
     waiting = [result for result in results if texts(result.get("bindingConditions"))]
     if not waiting:
         return None
-    since = _moment(allocation.get("allocationTimestamp"))
+    since = moment_of(allocation.get("allocationTimestamp"))
     for result in waiting:
         conditions = _conditions(status, result)
         if conditions is None:
@@ -64,11 +65,3 @@ def _conditions(status: Object, result: Object) -> dict[str, Object] | None:
         if all(device.get(key) == result.get(key) for key in ("driver", "pool", "device")):
             return {text(row.get("type")): row for row in map(mapping, items(device.get("conditions")))}
     return None
-
-
-def _moment(value: Any) -> dt.datetime | None:
-    try:
-        found = dt.datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
-    return found if found is None or found.tzinfo else found.replace(tzinfo=dt.UTC)

@@ -8,7 +8,6 @@ of magnitude for equal.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -17,6 +16,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.plain import items, mapping, number, strings, text
 from kgpu.base.printable import one_line
 from kgpu.base.suggest import did_you_mean
+from kgpu.base.times import moment_of
 from kgpu.fit import PodView
 from kgpu.placement import workloads
 from kgpu.placement.model import Origin, PodToPlace, ScaleWorkload
@@ -105,8 +105,9 @@ def _ready_since(status: Object) -> str:
 def _seconds(when: str) -> float:
     """Since the epoch; 0 for a time that can't be read."""
     try:
-        return dt.datetime.fromisoformat(when).timestamp()
-    except (ValueError, OverflowError):
+        moment = moment_of(when)
+        return moment.timestamp() if moment else 0.0
+    except OverflowError:
         return 0.0
 
 

@@ -119,7 +119,14 @@ def test_selectors() -> None:
 
 WIDGET = {
     "metadata": {"name": "w", "creationTimestamp": BORN},
-    "spec": {"a.b": "dotted", "list": [{"n": "x", "v": 1}, {"n": "y", "v": 2}], "map": {"k": 1}, "on": True, "f": 2.5},
+    "spec": {
+        "a.b": "dotted",
+        "list": [{"n": "x", "v": 1}, {"n": "y", "v": 2}],
+        "map": {"k": 1},
+        "on": True,
+        "f": 2.5,
+        "unzoned": BORN[:19],
+    },
 }
 
 
@@ -131,6 +138,7 @@ WIDGET = {
         (".spec.list[?(@.v>1)].n", "string", "y"), (".spec.map", "string", '{"k":1}'), (".spec.on", "boolean", True),
         (".spec.on", "integer", None), (".spec.f", "integer", 2), (".spec.f", "number", 2.5), (".spec.none", "string", None),
         (".metadata.creationTimestamp", "date", "5m"), (".spec.map", "date", None), (".metadata.name", "date", "<invalid>"),
+        (".spec.unzoned", "date", "<invalid>"),
         (".spec[", "string", None), (".spec.list[7].n", "string", None),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ import email.utils
 from collections.abc import Iterable, Mapping
 
 from kgpu.base.errors import KubeError
+from kgpu.base.times import moment_of
 from kgpu.kube.informer import Key
 from kgpu.kube.port import KubeRefusedError, Object, Resource, name_of, namespace_of
 from kgpu.lab.embedded.controllers import cronjob_plan as plan
@@ -22,7 +23,6 @@ from kgpu.lab.embedded.controllers.meta import (
     spec_of,
     stamp,
     status_of,
-    time_of,
     uid_of,
 )
 from kgpu.lab.embedded.controllers.podcontrol import namespace_is_ending
@@ -108,7 +108,7 @@ class CronJobController(ObjectController):
                 _forget(status, uid_of(job))
                 text = f"Saw completed job: {name_of(job)}, condition: {end}"
                 self.emit(cron, "Normal", "SawCompletedJob", text)
-            at, last = time_of(status_of(job).get("completionTime")), time_of(status.get("lastSuccessfulTime"))
+            at, last = moment_of(status_of(job).get("completionTime")), moment_of(status.get("lastSuccessfulTime"))
             if end == "Complete" and at is not None and (last is None or at > last):
                 status["lastSuccessfulTime"] = status_of(job)["completionTime"]
         known = {uid_of(job) for job in jobs}
@@ -160,7 +160,7 @@ class CronJobController(ObjectController):
         if limit is not None and (now - at).total_seconds() > int(limit):
             missed = email.utils.format_datetime(at)
             self.emit(cron, "Warning", "MissSchedule", f"Missed scheduled time to start a job: {missed}")
-        elif any(entry.get("name") == name for entry in active) or time_of(status.get("lastScheduleTime")) == at:
+        elif any(entry.get("name") == name for entry in active) or moment_of(status.get("lastScheduleTime")) == at:
             pass  # that Job was started already
         elif policy == "Forbid" and active:
             text = "Not starting job because prior execution is running and concurrency policy is Forbid"

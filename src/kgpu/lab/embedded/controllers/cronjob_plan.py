@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.times import moment_of
 from kgpu.kube.port import Object, Resource, name_of, namespace_of
 from kgpu.lab.embedded.controllers.cron_schedule import Schedule, ScheduleError, parse, zone_of
 from kgpu.lab.embedded.controllers.job_plan import end_condition
@@ -21,7 +22,6 @@ from kgpu.lab.embedded.controllers.meta import (
     owner_reference,
     spec_of,
     status_of,
-    time_of,
     uid_of,
 )
 
@@ -50,7 +50,7 @@ class Due:
 
 def most_recent(cron: Object, now: dt.datetime, schedule: Schedule, *, deadline: bool) -> Due:
     """The latest start up to now; ``deadline``: not before the starting deadline. Raises ScheduleError."""
-    earliest = time_of(status_of(cron).get("lastScheduleTime")) or time_of(created_at(cron)) or now
+    earliest = moment_of(status_of(cron).get("lastScheduleTime")) or moment_of(created_at(cron)) or now
     limit = spec_of(cron).get("startingDeadlineSeconds")
     if deadline and limit is not None:
         earliest = max(earliest, now - dt.timedelta(seconds=min(int(limit), 10**9)))

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from kgpu.base.times import moment_of
 from kgpu.kube.port import Object, name_of
 from kgpu.lab.embedded.controllers.meta import (
     condition,
@@ -13,7 +14,6 @@ from kgpu.lab.embedded.controllers.meta import (
     spec_of,
     stamp,
     status_of,
-    time_of,
     with_condition,
     without_condition,
 )
@@ -106,7 +106,7 @@ def _timed_out(deployment: Object, current: Object | None, now: dt.datetime) -> 
         return False
     if current.get("reason") == "ProgressDeadlineExceeded":
         return True
-    since = time_of(current.get("lastUpdateTime"))
+    since = moment_of(current.get("lastUpdateTime"))
     return since is not None and since + dt.timedelta(seconds=limit) < now
 
 
@@ -167,7 +167,7 @@ def progress_check_in(deployment: Object, status: Object, now: dt.datetime) -> f
     current = condition(status, "Progressing")
     if limit is None or current is None or is_complete(deployment, status):
         return None
-    since = time_of(current.get("lastUpdateTime"))
+    since = moment_of(current.get("lastUpdateTime"))
     if current.get("reason") == "ProgressDeadlineExceeded" or since is None:
         return None
     return max(0.0, (since + dt.timedelta(seconds=limit) - now).total_seconds()) + 1

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from kgpu.base.plain import items, mapping, number
+from kgpu.base.times import moment_of
 from kgpu.fit.devices import read
 from kgpu.fit.devices.model import DeviceKey
 from kgpu.kube.informer import Key
@@ -18,7 +19,7 @@ from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, name_of, na
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController
 from kgpu.lab.embedded.controllers.kinds import DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from kgpu.lab.embedded.controllers.meta import deleting, key_of, spec_of, status_of, time_of, uid_of
+from kgpu.lab.embedded.controllers.meta import deleting, key_of, spec_of, status_of, uid_of
 from kgpu.lab.embedded.controllers.pods import node_of
 from kgpu.lab.embedded.controllers.resourceclaim_plan import claim_names
 from kgpu.lab.embedded.controllers.tainteviction import with_disruption
@@ -114,7 +115,7 @@ class DeviceTaintEvictionController(ObjectController):
             key = DeviceKey(*(str(result.get(part) or "") for part in ("driver", "pool", "device")))
             for taint in self._taints(key):
                 left = _tolerated(result, taint)
-                added = time_of(taint.get("timeAdded"))
+                added = moment_of(taint.get("timeAdded"))
                 if left is not None and added is not None:
                     yield added + dt.timedelta(seconds=left)
 

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from kgpu.base.times import moment_of
 from kgpu.kube.informer import Key
 from kgpu.kube.port import PODS, Object, Resource, labels_of, name_of, namespace_of
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
@@ -29,7 +30,6 @@ from kgpu.lab.embedded.controllers.meta import (
     spec_of,
     stamp,
     status_of,
-    time_of,
     uid_of,
 )
 from kgpu.lab.embedded.controllers.pods import is_ready, is_terminal
@@ -52,7 +52,7 @@ def plan_status(
         name: at
         for name, at in (old.get("disruptedPods") or {}).items()
         if any(name_of(pod) == name and not deleting(pod) for pod in pods)
-        and ((since := time_of(at)) is None or (now - since).total_seconds() < _DELETION)
+        and ((since := moment_of(at)) is None or (now - since).total_seconds() < _DELETION)
     }
     least = spec.get("minAvailable")
     if least is not None and not isinstance(least, str):

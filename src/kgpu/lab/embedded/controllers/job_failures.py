@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.times import moment_of
 from kgpu.kube.port import Object, name_of, namespace_of
-from kgpu.lab.embedded.controllers.meta import condition, created_at, spec_of, status_of, time_of
+from kgpu.lab.embedded.controllers.meta import condition, created_at, spec_of, status_of
 
 FIRST_PAUSE: Final = 10.0  # seconds, doubled with each failure
 LAST_PAUSE: Final = 600.0
@@ -75,19 +76,19 @@ def judge(policy: Object | None, pod: Object) -> PodFailureVerdict:
 def finished_at(pod: Object) -> dt.datetime:
     """When it ended: its containers' end, else when it stopped being ready, else its deletion, else its creation."""
     ended = [
-        time_of(((container.get("state") or {}).get("terminated") or {}).get("finishedAt"))
+        moment_of(((container.get("state") or {}).get("terminated") or {}).get("finishedAt"))
         for container in status_of(pod).get("containerStatuses") or ()
     ]
     times = [at for at in ended if at is not None]
     if times and len(times) == len(ended):
         return max(times)
     ready = condition(pod, "Ready")
-    if ready is not None and ready.get("status") == "False" and (at := time_of(ready.get("lastTransitionTime"))):
+    if ready is not None and ready.get("status") == "False" and (at := moment_of(ready.get("lastTransitionTime"))):
         return at
-    deleted = time_of(pod["metadata"].get("deletionTimestamp"))
+    deleted = moment_of(pod["metadata"].get("deletionTimestamp"))
     if deleted is not None:
         return deleted - dt.timedelta(seconds=int(pod["metadata"].get("deletionGracePeriodSeconds") or 0))
-    return time_of(created_at(pod)) or _LONG_AGO
+    return moment_of(created_at(pod)) or _LONG_AGO
 
 
 @dataclass(frozen=True, slots=True)

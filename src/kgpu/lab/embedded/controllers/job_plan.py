@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kgpu.base.times import moment_of
 from kgpu.kube.port import Object
 from kgpu.lab.embedded.controllers import job_per_index as per_index
 from kgpu.lab.embedded.controllers.job_failures import Failures, judge, restarts_exceed
 from kgpu.lab.embedded.controllers.job_indexes import first_missing, index_of, parse, written
-from kgpu.lab.embedded.controllers.meta import condition, copy_of, deleting, spec_of, stamp, status_of, time_of, uid_of
+from kgpu.lab.embedded.controllers.meta import condition, copy_of, deleting, spec_of, stamp, status_of, uid_of
 from kgpu.lab.embedded.controllers.pods import deletion_order, is_ready, is_terminal, phase_of
 
 FINALIZER: Final = "batch.kubernetes.io/job-tracking"
@@ -222,7 +223,7 @@ class JobSync:
         return new_condition("SuccessCriteriaMet", "True", "SuccessPolicy", text, self.now) if text else None
 
     def _deadline_in(self) -> float | None:
-        limit, start = self._spec.get("activeDeadlineSeconds"), time_of(self.status.get("startTime"))
+        limit, start = self._spec.get("activeDeadlineSeconds"), moment_of(self.status.get("startTime"))
         if limit is None or start is None or self._suspended:
             return None
         return float(limit) - (self.now - start).total_seconds()

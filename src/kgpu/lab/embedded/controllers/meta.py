@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kgpu.base.times import moment_of
 from kgpu.kube.port import Object, Resource, name_of, namespace_of
 
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # of generated names: no vowels, nothing that looks like another
@@ -112,17 +113,6 @@ def micro_stamp(now: dt.datetime) -> str:
     return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def time_of(text: Any) -> dt.datetime | None:
-    """A timestamp of the API; None when there is none or it can't be read."""
-    if not isinstance(text, str) or not text:
-        return None
-    try:
-        time = dt.datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
-
-
 def created_at(obj: Object) -> str:
     """The creation time as text; such texts sort as the times do."""
     return str(obj["metadata"].get("creationTimestamp") or "")
@@ -130,7 +120,7 @@ def created_at(obj: Object) -> str:
 
 def seconds_since(text: Any, now: dt.datetime) -> float:
     """How long ago; 0 when the time is missing."""
-    time = time_of(text)
+    time = moment_of(text)
     return (now - time).total_seconds() if time else 0.0
 
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kgpu.base.errors import KubeError
+from kgpu.base.times import moment_of
 from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, name_of, namespace_of
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself, refusal_text
 from kgpu.lab.embedded.controllers.kinds import NAMESPACES
-from kgpu.lab.embedded.controllers.meta import deleting, spec_of, stamp, status_of, time_of
+from kgpu.lab.embedded.controllers.meta import deleting, spec_of, stamp, status_of
 from kgpu.lab.embedded.controllers.pods import is_terminal
 from kgpu.lab.embedded.controllers.served import ServedKinds
 
@@ -162,7 +163,7 @@ class NamespaceController(ObjectController):
         estimate = 0.0
         if resource == PODS:
             estimate = pods_estimate(
-                list(left), time_of(namespace["metadata"]["deletionTimestamp"]), self.cluster.now()
+                list(left), moment_of(namespace["metadata"]["deletionTimestamp"]), self.cluster.now()
             )
             remains.estimate = estimate
         if not estimate and not finalizers:

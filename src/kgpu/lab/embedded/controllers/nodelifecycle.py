@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kgpu.base.times import moment_of
 from kgpu.kube.port import LEASES, NODES, PODS, KubeRefusedError, Object, Resource, name_of, namespace_of
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController
@@ -23,7 +24,6 @@ from kgpu.lab.embedded.controllers.meta import (
     spec_of,
     stamp,
     status_of,
-    time_of,
 )
 from kgpu.lab.embedded.controllers.node_plan import GRACE, STARTUP_GRACE, new_taints, ready_status, silent_conditions
 from kgpu.lab.embedded.controllers.pacing import take_turn
@@ -89,7 +89,7 @@ class NodeLifecycleController(ObjectController):
         renewed = str(spec_of(lease).get("renewTime") or "") if lease is not None else ""
         health = self._health.get(name)
         if health is None:
-            born = time_of(created_at(node))
+            born = moment_of(created_at(node))
             heard = self.cluster.now() if ready is not None or born is None else born
             health = self._health[name] = NodeHeartbeat(heard, heartbeat, renewed)
         elif heartbeat != health.heartbeat or renewed > health.renewed:

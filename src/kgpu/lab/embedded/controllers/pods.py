@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from kgpu.base.times import moment_of
 from kgpu.kube.port import Object, annotations_of, name_of
-from kgpu.lab.embedded.controllers.meta import condition, created_at, spec_of, status_of, time_of, uid_of
+from kgpu.lab.embedded.controllers.meta import condition, created_at, spec_of, status_of, uid_of
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
@@ -39,7 +40,7 @@ def is_ready(pod: Object) -> bool:
 
 def ready_since(pod: Object) -> dt.datetime | None:
     ready = condition(pod, "Ready")
-    return time_of(ready.get("lastTransitionTime")) if ready is not None and ready.get("status") == "True" else None
+    return moment_of(ready.get("lastTransitionTime")) if ready is not None and ready.get("status") == "True" else None
 
 
 def available_in(pod: Object, min_ready: int, now: dt.datetime) -> float | None:
@@ -116,7 +117,7 @@ def deletion_order(pods: Sequence[Object], related: Iterable[Object], now: dt.da
             _age_step(ready_since(pod), now) if is_ready(pod) else 0,
             -regular,
             -sidecar,
-            _age_step(time_of(created_at(pod)), now),
+            _age_step(moment_of(created_at(pod)), now),
             uid_of(pod),
         )
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 
+from kgpu.base.times import moment_of
 from kgpu.kube.informer import Key
 from kgpu.kube.port import Object, Resource
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself
 from kgpu.lab.embedded.controllers.job_plan import end_condition
 from kgpu.lab.embedded.controllers.kinds import JOBS
-from kgpu.lab.embedded.controllers.meta import deleting, spec_of, time_of
+from kgpu.lab.embedded.controllers.meta import deleting, spec_of
 
 
 def time_left(job: Object, now: dt.datetime) -> float | None:
@@ -19,7 +20,7 @@ def time_left(job: Object, now: dt.datetime) -> float | None:
     if limit is None or deleting(job):
         return None
     condition = end_condition(job)
-    end = time_of(condition.get("lastTransitionTime")) if condition is not None else None
+    end = moment_of(condition.get("lastTransitionTime")) if condition is not None else None
     return None if end is None else float(limit) - (now - end).total_seconds()
 
 

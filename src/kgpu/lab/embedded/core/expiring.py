@@ -6,12 +6,12 @@ Only Events expire; a change restarts an Event's time; many that expire together
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from kgpu.base.times import moment_of
 from kgpu.lab.embedded.core.model import StoredObject
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.store import Key, ObjectStore
@@ -64,10 +64,5 @@ class Expiring:
 def _changed(event: Object, otherwise: float) -> float:
     """When an Event from disk was last written, by its own times; ``otherwise`` when it has none."""
     times = [event.get("lastTimestamp"), event.get("eventTime"), event["metadata"].get("creationTimestamp")]
-    stamps = []
-    for text in times:
-        try:
-            stamps.append(dt.datetime.fromisoformat(str(text)).timestamp())
-        except ValueError:
-            continue
+    stamps = [moment.timestamp() for moment in map(moment_of, times) if moment]
     return min(max(stamps, default=otherwise), otherwise)

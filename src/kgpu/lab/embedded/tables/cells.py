@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
+from kgpu.base.times import moment_of
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.tables.text import (
     NONE,
@@ -14,7 +15,6 @@ from kgpu.lab.embedded.tables.text import (
     Cell,
     condition_is_true,
     duration,
-    moment,
     selector_text,
     shortened,
     since,
@@ -220,7 +220,7 @@ def job_completions(obj: Object, _now: datetime) -> str:
 
 
 def job_duration(obj: Object, now: datetime) -> str:
-    start, end = moment(value_at(obj, "status.startTime")), moment(value_at(obj, "status.completionTime"))
+    start, end = moment_of(value_at(obj, "status.startTime")), moment_of(value_at(obj, "status.completionTime"))
     return "" if start is None else duration(((end or now) - start).total_seconds())
 
 

@@ -10,8 +10,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from kgpu.base.times import moment_of
 from kgpu.lab.embedded.status import Object
-from kgpu.lab.embedded.tables.text import Cell, duration, moment
+from kgpu.lab.embedded.tables.text import Cell, duration
 
 _STEP: Final = re.compile(
     r"""\.(?P<field>(?:\\.|[^.\[\\])+)|\[(?:'(?P<quoted>(?:\\.|[^'\\])*)'|(?P<index>-?\d+)|(?P<all>\*)
@@ -126,11 +127,14 @@ def _boolean(value: Any, _now: datetime) -> Any:
     return value if isinstance(value, bool) else None
 
 
+_ZONE: Final = re.compile(r"(?:Z|[+-][0-9]{2}:[0-9]{2})\Z", re.ASCII)
+
+
 def _date(value: Any, now: datetime) -> Any:
     if not isinstance(value, str):
         return None
-    when = moment(value)
-    if when is None or when.tzinfo is None:
+    when = moment_of(value) if _ZONE.search(value) else None
+    if when is None:
         return "<invalid>"
     return duration((now - when).total_seconds())
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
+from kgpu.base.times import moment_of
 from kgpu.lab.embedded.status import Object
 
 Cell: TypeAlias = Callable[[Object, datetime], Any]
@@ -42,17 +43,9 @@ def _two(large: int, unit: str, small: int, subunit: str) -> str:
     return f"{large}{unit}{small}{subunit}" if small else f"{large}{unit}"
 
 
-def moment(text: Any) -> datetime | None:
-    """An RFC 3339 time; None if the text is empty or no time."""
-    try:
-        return datetime.fromisoformat(text) if text else None
-    except (TypeError, ValueError):
-        return None
-
-
 def since(text: Any, now: datetime) -> str:
     """The time since then, as ``duration`` shows it."""
-    when = moment(text)
+    when = moment_of(text)
     return UNKNOWN if when is None else duration((now - when).total_seconds())
 
 
