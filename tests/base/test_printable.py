@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgpu.base.printable import counted, last_words, one_line, printable
+from kgpu.base.printable import counted, in_columns, last_words, one_line, printable
 
 ANY = st.text(st.characters(exclude_categories=()))
 
@@ -79,3 +79,11 @@ def test_the_end_is_what_is_kept_of_a_log(text: str, limit: int, shown: str) -> 
 )
 def test_a_number_has_its_noun_in_the_right_form(count: int, words: tuple[str, ...], said: str) -> None:
     assert counted(count, *words) == said
+
+
+def test_rows_stand_in_columns() -> None:
+    assert in_columns([("NAME", "N", "WHAT"), ("a", "100", ""), ("longer", "", "x")]) == [
+        "NAME    N    WHAT", "a       100", "longer       x",
+    ]  # fmt: skip
+    with pytest.raises(ValueError):
+        in_columns([("a", "b"), ("c",)])

@@ -7,6 +7,7 @@ noun in the right form.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 _INSTEAD: Final = "\ufffd"  # by its number: its name needs a table of 1 MiB when this is compiled
@@ -28,6 +29,12 @@ def one_line(text: str, limit: int | None = None) -> str:
 def counted(count: int, one: str, many: str = "") -> str:
     """The number and the noun; ``many`` is its plural where an s is not enough."""
     return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line for each row, cells to the left with two blanks between; all rows have as many cells as the first."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def underscored(name: str) -> str:

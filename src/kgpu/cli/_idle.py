@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from kgpu.base.printable import one_line
+from kgpu.base.printable import in_columns, one_line
 from kgpu.base.times import stamp_of
 from kgpu.formats.usage import UsageState
 from kgpu.usage.hour_prices import HourPrices
@@ -150,8 +150,7 @@ def table_of(table: Sequence[IdleRow], now: float) -> list[str]:
              "?" if wasted is None else amount(wasted, row.currency),
              amount(row.per_hour, row.currency), one_line(row.where, 120))
         )  # fmt: skip
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return in_columns(lines)
 
 
 def as_data(found: IdleLook, table: Sequence[IdleRow]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kgpu.base.printable import one_line, printable
+from kgpu.base.printable import in_columns, one_line, printable
 from kgpu.cli._common import print_json
 from kgpu.formats.partition_mode import parse_mode
 
@@ -59,10 +59,7 @@ def table(rows: Sequence[Operation | UnreadableOperation], now: float) -> list[s
             lines.append((row.name, row.node, row.spec.type, f"{row.phase}{result}", age, _what(row)))
         else:
             lines.append((row.name, row.node, "?", "?", "", f"this version can't read it: {row.problem}"))
-    lines = [tuple(map(one_line, line)) for line in lines]
-    widths = [max(len(line[column]) for line in lines) for column in range(5)]
-    cells = [[cell.ljust(width) for cell, width in zip(line, widths, strict=False)] for line in lines]
-    return ["  ".join((*row, line[5])).rstrip() for row, line in zip(cells, lines, strict=True)]
+    return in_columns([tuple(map(one_line, line)) for line in lines])
 
 
 def _what(operation: Operation) -> str:

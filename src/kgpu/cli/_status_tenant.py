@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kgpu.base.printable import counted, one_line
+from kgpu.base.printable import counted, in_columns, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +78,8 @@ class TenantStatus:
     def _lines(self) -> Iterator[str]:
         ordered = sorted(self.pods, key=lambda pod: (pod.well, pod.name))
         if ordered:
-            yield from _table([(pod.name, pod.asks, pod.state, pod.node or "-") for pod in ordered[:_MOST_ROWS]])
+            rows = [(pod.name, pod.asks, pod.state, pod.node or "-") for pod in ordered[:_MOST_ROWS]]
+            yield from in_columns([_HEAD, *([one_line(cell, 80) for cell in row] for row in rows)])
         if len(ordered) > _MOST_ROWS:
             yield f"and {counted(len(ordered) - _MOST_ROWS, 'more pod')}; kgpu status -o json has them all"
         for row in self.quotas:
@@ -179,10 +180,3 @@ def _state(pod: Pod) -> tuple[str, str]:
     if pod.phase == "Running" and not pod.ready:
         return "NotReady", ready.message if ready is not None else ""
     return pod.phase or "Pending", pod.message
-
-
-def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    cells = [_HEAD, *([one_line(cell, 80) for cell in row] for row in rows)]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(_HEAD))]
-    for row in cells:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

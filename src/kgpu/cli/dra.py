@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from kgpu.base.printable import counted
+from kgpu.base.printable import counted, in_columns
 from kgpu.cli import _complete
 from kgpu.cli._common import ExampleGroup, output_option, print_json, root_option, run_async
 
@@ -141,6 +141,4 @@ def print_table(node: PublishedNode, made: Sequence[Object]) -> None:
         ]
         taints = ",".join(f"{one.key}{f'={one.value}' if one.value else ''}:{one.effect}" for one in device.taints)
         rows.append((device.name, *facts, device.capacity.get("memory", ""), taints or "-"))
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  ".join(f"{text or '-':{width}}" for text, width in zip(row, widths, strict=True)).rstrip())
+    click.echo("\n".join(in_columns([[text or "-" for text in row] for row in rows])))

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from kgpu.base.errors import ConfigError
+from kgpu.base.printable import in_columns
 from kgpu.cli import _complete_lab
 from kgpu.cli._common import ExampleCommand, ExampleGroup, output_option, print_json
 from kgpu.cli._lab import lab_options, machine_root, said_or_meant
@@ -507,6 +508,4 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
             table.add_row(*map(Text, row))
         Console().print(table)
         return
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    click.echo("\n".join(in_columns((head, *rows))))
