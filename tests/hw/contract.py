@@ -7,7 +7,7 @@ conditions, never on time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,6 +19,31 @@ from kgpu.hw.port import Accelerator, Activity, EventKind, HardwareEvent, Invent
 PATIENCE = 120.0
 HUNG_S = 0.5
 """For so long a test waits for what hangs; for what does not a busy machine has all of its time."""
+
+
+class _Lane(Protocol):
+    _deadline: float
+
+
+class ReaderWithLanes(Protocol):
+    """A reader that asks each card by a lane of its own."""
+
+    _lanes: Mapping[str, _Lane]
+
+    def lane(self, bus: str) -> _Lane: ...
+    async def inventory(self) -> Inventory: ...
+
+
+async def hurry(reader: ReaderWithLanes, gpu: int) -> str:
+    """Wait for this card, which is about to hang, no longer than a test has to; its bus address."""
+    bus = (await reader.inventory()).accelerators[gpu].pci_bus_id
+    reader.lane(bus)._deadline = HUNG_S
+    return bus
+
+
+def hurry_no_more(reader: ReaderWithLanes) -> None:
+    for lane in reader._lanes.values():
+        lane._deadline = PATIENCE
 
 
 @dataclass(frozen=True, kw_only=True)

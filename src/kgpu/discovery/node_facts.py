@@ -73,8 +73,7 @@ def _vgpu(root: str) -> tuple[bool | None, VgpuFacts | None]:
 
 def _firmware(root: str) -> dict[str, dict[str, int]]:
     """The versions by PCI address; empty without the driver amdgpu, and with one that has no such files."""
-    base = root if os.path.isdir(os.path.join(root, "sys")) else "/"
-    folder = os.path.join(base, _AMDGPU)
+    folder = os.path.join(_with_sys(root), _AMDGPU)
     try:
         buses = [name for name in sorted(os.listdir(folder)) if _BUS.fullmatch(name)][:_MOST_GPUS]
     except OSError:
@@ -90,14 +89,18 @@ def _versions(folder: str) -> dict[str, int]:
 
 def _rdma(root: str) -> RdmaFacts | None:
     """The fastest of the active ports; of equals InfiniBand's."""
-    base = root if os.path.isdir(os.path.join(root, "sys")) else "/"
-    adapters = [os.path.join(base, _RDMA, name, "ports") for name in _entries(os.path.join(base, _RDMA))]
+    folder = os.path.join(_with_sys(root), _RDMA)
+    adapters = [os.path.join(folder, name, "ports") for name in _entries(folder)]
     ports = [os.path.join(adapter, name) for adapter in adapters for name in _entries(adapter)]
     active = [found for port in ports if (found := _port(port))]
     if not active:
         return None
     best = max(active, key=lambda one: (one[1], one[0] == _LINK_LAYERS[0]))
     return RdmaFacts(*best, active.count(best))
+
+
+def _with_sys(root: str) -> str:
+    return root if os.path.isdir(os.path.join(root, "sys")) else "/"
 
 
 def _entries(folder: str) -> list[str]:

@@ -90,13 +90,14 @@ def _cells(state: PlacementState, node: str) -> Iterable[int | None]:
 def of_gang(nodes: Iterable[NodeView]) -> tuple[str, ...]:
     """Over how many nodes, NVLink domains and zones the pods of a gang are spread, and what connects the nodes."""
     landed = list(nodes)
-    rows = [f"{len(landed)} pods on {len({node.name for node in landed})} nodes"]
+    by_name = {node.name: node for node in landed}
+    rows = [f"{len(landed)} pods on {len(by_name)} nodes"]
     for key, words in ((_CLIQUE, "NVLink domain"), (names.LABEL_ZONE, "zone")):
         counts = Counter(node.labels[key] for node in landed if node.labels.get(key))
         if counts:
             listed = ", ".join(f"{one_line(name, 60)} ({many})" for name, many in counts.most_common(4))
             rows.append(f"in {len(counts)} {words}{'s' if len(counts) > 1 else ''}: {listed}")
-    return (*rows, *_network({node.name: node for node in landed}.values()))
+    return (*rows, *_network(by_name.values()))
 
 
 def _network(nodes: Collection[NodeView]) -> Iterator[str]:

@@ -39,15 +39,10 @@ from kgpu.kube.port import PODS, Resource, Selector
 from kgpu.kubelet.pod_resources import DeviceClaim, FakeHoldings
 from tests.exporter.made import gpu, holding, inventory, partition, uuid
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 HELD = holding("p", uuid(0))
 CID = "ab" * 32
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What answers is waited for, however busy the machine is: those waits are by its clock, not by the test's."""
-    monkeypatch.setattr(kubelet_users, "WAIT", 60.0)
-    monkeypatch.setattr(kubelet_users, "FIRST_WAIT", 80.0)
 
 
 class Bench:

@@ -13,7 +13,6 @@ from kgpu.base.clock import VirtualClock
 from kgpu.exporter.config import resolve
 from kgpu.exporter.model import Users
 from kgpu.exporter.plan import plan
-from kgpu.exporter.users import kubelet_users
 from kgpu.exporter.users.kubelet_users import PERIOD, KubeletUsers
 from kgpu.exporter.users.open import open_users
 from kgpu.hw.fake_reader import FakeReader
@@ -22,6 +21,8 @@ from kgpu.kubelet.pb import podresources_v1_pb2 as pb
 from kgpu.kubelet.pod_resources import PodResources
 from kgpu.kubelet.rpc import RpcServer, Service
 from tests.exporter.made import gpu, inventory, look, mig_uuid, partition, series, uuid
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 GPUS = (gpu(0, partition(0, 7)), gpu(1), gpu(2))
 
@@ -66,13 +67,6 @@ async def kubelet(socket: Path) -> Any:
     await made.start()
     yield made
     await made.stop()
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What answers is waited for, however busy the machine is."""
-    monkeypatch.setattr(kubelet_users, "WAIT", 60.0)
-    monkeypatch.setattr(kubelet_users, "FIRST_WAIT", 80.0)
 
 
 def users(socket: Path, clock: VirtualClock | None = None) -> KubeletUsers:

@@ -19,6 +19,8 @@ from tests.hw.contract import (
     ReaderContract,
     Shape,
     SlicesContract,
+    hurry,
+    hurry_no_more,
     problems,
     usable,
     wait_for,
@@ -45,8 +47,7 @@ class SimulatedNode:
         operate.inject(self.root, "lost", gpu=gpu)
 
     async def hang(self, gpu: int) -> None:
-        bus = (await self.reader.inventory()).accelerators[gpu].pci_bus_id
-        self.reader.lane(bus)._deadline = HUNG_S
+        await hurry(self.reader, gpu)
         operate.inject(self.root, "hang", gpu=gpu)
 
     async def report(self, gpu: int) -> None:
@@ -61,8 +62,7 @@ class SimulatedNode:
 
     async def clear(self, gpu: int) -> None:
         operate.clear(self.root, gpu)
-        for lane in self.reader._lanes.values():
-            lane._deadline = PATIENCE
+        hurry_no_more(self.reader)
 
     async def take_driver(self) -> None:
         operate.unload(self.root)

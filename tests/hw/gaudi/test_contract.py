@@ -18,6 +18,8 @@ from tests.hw.contract import (
     DriverEventsContract,
     ReaderContract,
     Shape,
+    hurry,
+    hurry_no_more,
     problems,
     usable,
     wait_for,
@@ -52,9 +54,7 @@ class SimulatedNode:
         operate.inject(self.root, "lost", gpu=gpu)
 
     async def hang(self, gpu: int) -> None:
-        bus = (await self.reader.inventory()).accelerators[gpu].pci_bus_id
-        self.reader.lane(bus)._deadline = HUNG_S
-        self._hung.add(bus)
+        self._hung.add(await hurry(self.reader, gpu))
         operate.inject(self.root, "hang", gpu=gpu)
 
     async def report(self, gpu: int) -> None:
@@ -65,8 +65,7 @@ class SimulatedNode:
 
     async def clear(self, gpu: int) -> None:
         operate.clear(self.root, gpu)
-        for lane in self.reader._lanes.values():
-            lane._deadline = PATIENCE
+        hurry_no_more(self.reader)
         self._hung.clear()
 
     async def take_driver(self) -> None:

@@ -13,7 +13,7 @@ from kgpu.hw.intel.facts import product
 from kgpu.hw.intel.vendor import VENDOR
 from kgpu.hw.port import Problem
 from kgpu.hw.simulator import modules, operate, processes
-from tests.hw.contract import HUNG_S, PATIENCE, ReaderContract, Shape, problems, usable, wait_for
+from tests.hw.contract import PATIENCE, ReaderContract, Shape, hurry, hurry_no_more, problems, usable, wait_for
 
 MAX1550 = Shape(
     vendor=INTEL, uuid="0000:", name="Max 1550", memory_mib=(131_000, 131_072), pci_class=0x038000,
@@ -33,8 +33,7 @@ class SimulatedNode:
         operate.inject(self.root, "lost", gpu=gpu)
 
     async def hang(self, gpu: int) -> None:
-        bus = (await self.reader.inventory()).accelerators[gpu].pci_bus_id
-        self.reader.lane(bus)._deadline = HUNG_S
+        await hurry(self.reader, gpu)
         operate.inject(self.root, "hang", gpu=gpu)
 
     async def run(self, gpu: int, pid: int, memory_mib: int) -> None:
@@ -42,8 +41,7 @@ class SimulatedNode:
 
     async def clear(self, gpu: int) -> None:
         operate.clear(self.root, gpu)
-        for lane in self.reader._lanes.values():
-            lane._deadline = PATIENCE
+        hurry_no_more(self.reader)
 
     async def take_driver(self) -> None:
         modules.unload(self.root)
