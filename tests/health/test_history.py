@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,3 +141,18 @@ def test_orders_wait_until_they_are_done(history: HealthHistory) -> None:
     assert [order for _, order in waiting] == [first, second]
     history.save(STATE, done=[waiting[0][0]])
     assert [order for _, order in history.orders()] == [second]
+
+
+def test_the_number_of_an_order_that_is_gone_does_not_come_again(
+    history: HealthHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = HealthOrder(kind="healthy", gpu="all", at=1.0)
+    history.put(order)
+    [(gone, _)] = history.orders()
+    history.save(STATE, done=[gone])
+    history.put(order)
+    [(number, _)] = history.orders()
+    monkeypatch.setattr(time, "time_ns", lambda: 0)  # a clock that is set back keeps the order of what waits
+    history.put(order)
+    assert [one for one, _ in history.orders()] == [number, number + 1]
+    assert number != gone

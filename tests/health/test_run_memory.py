@@ -133,6 +133,34 @@ async def test_maintenance_that_is_over_is_noted_as_over(node: Node) -> None:
     assert [one.name for one in node.history.notes() if one.kind == "order"] == ["maintenance ended"]
 
 
+async def test_an_order_counts_that_comes_while_the_one_before_is_still_being_written_down(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "DISK_SECONDS", 0.05)
+    free = threading.Event()
+
+    class Slow(HealthHistory):
+        def save(self, *args: Any, **kwargs: Any) -> None:
+            super().save(*args, **kwargs)
+            free.wait(30)
+
+    free.set()
+    node.start(history=Slow(node.history.path), look_seconds=0.02)
+    await node.until(lambda: node.withdrawn() == [])
+    free.clear()
+    node.history.put(HealthOrder(kind="healthy", gpu="all", at=node.wall))
+    await node.until(lambda: not node.history.orders())  # it is gone from the file, and the writer has not said so
+    node.wall, node.uptime = node.wall + 60, node.uptime + 60
+    node.log.add(line(95))
+    try:
+        await node.until(lambda: node.withdrawn() == [A.uuid])
+        node.history.put(HealthOrder(kind="healthy", gpu="all", at=node.wall))
+        await node.until(lambda: node.withdrawn() == [])
+    finally:
+        free.set()
+    await node.until(lambda: not node.history.orders())
+
+
 async def test_a_shared_reader_is_asked_for_what_health_needs_alone(node: Node) -> None:
     reader = node.reader = SlowReader()
     node.start()

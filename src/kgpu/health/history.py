@@ -119,9 +119,17 @@ class HealthHistory:
         ]
 
     def put(self, order: HealthOrder) -> None:
-        """Add a person's order, for the process that keeps the memories."""
+        """Add a person's order, for the process that keeps the memories.
+
+        No number comes twice, though the orders before it are gone from the file: whoever has carried those out may
+        not know yet that they are gone, and would take a new one with an old number for one that is done.
+        """
+        number = time.time_ns() // 1000
         with self._file.translated(), self._file.open() as db:
-            db.execute("INSERT INTO orders (value) VALUES (?)", (msgspec.json.encode(order),))
+            db.execute(
+                "INSERT INTO orders VALUES (max(?, (SELECT coalesce(max(id), 0) + 1 FROM orders)), ?)",
+                (number, msgspec.json.encode(order)),
+            )
         try:
             with open(self._bell, "ab") as bell:
                 bell.write(b".")
