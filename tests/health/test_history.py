@@ -135,8 +135,7 @@ def test_orders_wait_until_they_are_done(history: HealthHistory) -> None:
         HealthOrder(kind="healthy", gpu="all", at=1.0, who="me"),
         HealthOrder(kind="maintenance", gpu="3", at=2.0),
     )
-    history.put(first)
-    history.put(second)
+    history.put(first, second)
     waiting = history.orders()
     assert [order for _, order in waiting] == [first, second]
     history.save(STATE, done=[waiting[0][0]])

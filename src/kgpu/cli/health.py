@@ -164,9 +164,9 @@ def _order(kind: str, gpus: Sequence[str], host_root: str, state_dir: str, until
     known = _known(host_root)
     names = tuple(row.uuid or row.pci for row in _chosen(gpus, known)) if known else tuple(gpus)
     store = _history(state_dir)
-    for name in names:
-        more = {} if until is None else {"until": until}
-        store.put(HealthOrder(kind=kind, gpu=name, at=time.time(), who=_user(), **more))
+    more = {} if until is None else {"until": until}
+    now, who = time.time(), _user()
+    store.put(*(HealthOrder(kind=kind, gpu=name, at=now, who=who, **more) for name in names))
     deadline = time.monotonic() + WAIT_SECONDS
     while store.orders():
         if time.monotonic() >= deadline:

@@ -118,18 +118,20 @@ class HealthHistory:
             for at, gpu, kind, name, action, text in reversed(rows)
         ]
 
-    def put(self, order: HealthOrder) -> None:
-        """Add a person's order, for the process that keeps the memories.
+    def put(self, *orders: HealthOrder) -> None:
+        """Add a person's orders, all or none of them, for the process that keeps the memories.
 
         No number comes twice, though the orders before it are gone from the file: whoever has carried those out may
         not know yet that they are gone, and would take a new one with an old number for one that is done.
         """
-        number = time.time_ns() // 1000
+        now = time.time_ns() // 1000
         with self._file.translated(), self._file.open() as db:
-            db.execute(
+            db.execute("BEGIN IMMEDIATE")
+            db.executemany(
                 "INSERT INTO orders VALUES (max(?, (SELECT coalesce(max(id), 0) + 1 FROM orders)), ?)",
-                (number, msgspec.json.encode(order)),
+                [(now, msgspec.json.encode(order)) for order in orders],
             )
+            db.execute("COMMIT")
         try:
             with open(self._bell, "ab") as bell:
                 bell.write(b".")
