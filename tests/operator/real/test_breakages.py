@@ -314,8 +314,9 @@ def test_no_probe_fails_while_agents_start(running: Site) -> None:
     found = site.get("events", "-n", NAMESPACE, "--field-selector=reason=Unhealthy")["items"]
     pods = {pod["metadata"]["name"] for pod in site.get("pods", "-n", NAMESPACE, "-l", "app=kgpu-agent")["items"]}
     said = [one["message"] for one in found if one["involvedObject"]["name"] in pods]
-    # How soon a program listens is the machine's speed, which benchmarks measure; what listens must be well.
-    early = re.compile(r"Startup probe failed: .*connection refused")
+    # How soon a program listens and answers first is the machine's speed, which benchmarks measure; what has begun must
+    # be well.
+    early = re.compile(r"Startup probe failed: .*(connection refused|deadline exceeded|timeout)")
     assert [message for message in said if not early.match(message)] == []
 
 

@@ -113,7 +113,7 @@ def test_live_scrapes_are_read_whatever_becomes_of_labels(bin_folder: Path, tmp_
     labels = {"namespace": "gpu-operator", "pod": "agent-x", "container": "agent", "node": "n1"}
     config = {
         "scrape_configs": [{
-            "job_name": "usage", "scrape_interval": "500ms", "scrape_timeout": "450ms", "honor_labels": honor,
+            "job_name": "usage", "scrape_interval": "1s", "scrape_timeout": "1s", "honor_labels": honor,
             "static_configs": [{"targets": [f"127.0.0.1:{pages.port}"], "labels": labels}],
         }]
     }  # fmt: skip

@@ -185,6 +185,9 @@ SystemdCgroup = false
 [plugins."io.containerd.nri.v1.nri"]
 disable = false
 socket_path = "/var/run/nri/nri.sock"
+# containerd's own 5 s and 2 s drop a plugin, and fail the container, on a machine that all nodes of a lab share
+plugin_registration_timeout = "60s"
+plugin_request_timeout = "60s"
 """
 
 
