@@ -47,6 +47,7 @@ def gathered(*nodes: GpuNode, age: float = 0.0, report: Iterable[ToldFinding] = 
         "report": Told(ToldReport(findings=tuple(report)), NOW),
         "idleness": Told(ToldIdleness(), NOW),
         "waiting": Told((), NOW),
+        "limits": Told((), NOW),
     }
     return KnownCluster(
         now=NOW, nodes=nodes, read_at={each.name: NOW - age for each in nodes}, found=True, **{**told, **more}

@@ -11,10 +11,11 @@ from kgpu.base.errors import ConfigError, HostError, KubeError
 from kgpu.doctor.model import Evidence, Finding, Report, Subject
 from kgpu.doctor.render import as_json
 from kgpu.kube.fake import FakeApi
+from kgpu.kube.kinds import RESOURCE_QUOTAS
 from kgpu.kube.port import PODS
 from kgpu.overview import cluster
 from kgpu.overview.cluster import ClusterWorld, decode, waiting_pod
-from kgpu.overview.model import PendingPod, ToldIdleness, ToldReport
+from kgpu.overview.model import NamespaceLimit, PendingPod, ToldIdleness, ToldReport
 
 
 def pod(name: str, *, phase: str = "Pending", **spec) -> dict:
@@ -35,6 +36,21 @@ async def test_pods_that_wait_for_accelerators_are_listed() -> None:
         PendingPod(namespace="ml", name="claims", since="2026-11-30T15:00:00Z"),
         PendingPod(namespace="ml", name="waits", asks=(("nvidia.com/gpu", 2),), since="2026-11-30T15:00:00Z"),
     )
+
+
+async def test_what_quotas_allow_of_accelerators_is_read_by_the_one_that_leaves_least() -> None:
+    api = FakeApi()
+    for name, hard, used in (("wide", 8, 3), ("tight", 4, 3)):
+        gpus = {"requests.nvidia.com/gpu": str(hard), "pods": "10"}
+        api.put(RESOURCE_QUOTAS, {
+            "kind": "ResourceQuota", "metadata": {"name": name, "namespace": "ml"}, "spec": {"hard": gpus},
+            "status": {"hard": gpus, "used": {"requests.nvidia.com/gpu": str(used), "pods": "1"}},
+        })  # fmt: skip
+    odd = {"name": "odd", "namespace": "ops"}
+    api.put(RESOURCE_QUOTAS, {"kind": "ResourceQuota", "metadata": odd, "spec": 3, "status": {"hard": [1]}})
+    found = await ClusterWorld(api, "").limits()
+    assert found == (NamespaceLimit(namespace="ml", resource="nvidia.com/gpu", used=3, hard=4),)
+    assert str(found[0]) == "3 of 4 nvidia.com/gpu"
 
 
 @pytest.mark.parametrize("odd", [{}, {"spec": None}, {"metadata": None, "spec": {"containers": "x"}}])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kgpu.overview.downloads import LISTS, as_text
-from kgpu.overview.model import OverviewQuery, PendingPod, Told, ToldIdle, ToldIdleness, ViewerRights
+from kgpu.overview.model import NamespaceLimit, OverviewQuery, PendingPod, Told, ToldIdle, ToldIdleness, ViewerRights
 from kgpu.overview.node_names import told_to
 from kgpu.overview.plan import ROWS, shown
 from tests.overview.making import NOW, finding, gathered, gpu, node
@@ -28,6 +28,7 @@ def cluster():
         report=[finding("Node a", EVIL, nodes=("a",)), finding("Pod ops/secret", "it is stuck", pods=("ops/secret",))],
         waiting=Told((PendingPod(namespace="ml", name="w", asks=(("nvidia.com/gpu", 2),)),), NOW),
         idleness=Told(ToldIdleness(idle=(idle,)), NOW),
+        limits=Told((NamespaceLimit(namespace="ml", resource="nvidia.com/gpu", used=1, hard=4),), NOW),
     )  # fmt: skip
 
 
@@ -48,6 +49,10 @@ def test_what_nobody_knows_is_null_and_what_is_old_has_no_figures() -> None:
     assert rows["a", 1]["busy_percent"] is None
     assert (rows["b", 0]["state"], rows["b", 0]["power_w"]) == ("stale", None)
     assert read("idle")[0]["wasted"] is None
+    assert {row["namespace"]: row["quota"] for row in read("namespaces")} == {
+        "ml": ["1 of 4 nvidia.com/gpu"],
+        "ops": [],
+    }
 
 
 @pytest.mark.parametrize("name", LISTS)

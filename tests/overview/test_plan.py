@@ -9,6 +9,7 @@ import pytest
 from kgpu.overview.model import (
     CellState,
     MapScale,
+    NamespaceLimit,
     OverviewQuery,
     PendingPod,
     Told,
@@ -66,6 +67,21 @@ def test_cells_get_smaller_with_the_cluster(gpus, scale) -> None:
     page = shown(gathered(*nodes), ALL, None)
     assert page.scale is MapScale(scale)
     assert sum(len(each.cells) for _, own in page.pools for each in own) == gpus
+
+
+def test_a_namespace_has_what_its_quotas_allow_also_while_it_holds_nothing() -> None:
+    limits = tuple(
+        NamespaceLimit(namespace=space, resource=f"{vendor}.com/gpu", used=used, hard=4)
+        for space, vendor, used in (("ml", "nvidia", 1), ("ml", "amd", 0), ("free", "nvidia", 0))
+    )
+    known = gathered(node("a", gpu("a", 0, "ml/x"), gpu("a", 1, "ops/y")), limits=Told(limits, NOW))
+    rows = {row.name: (row.held, row.limits) for row in shown(known, ALL, None).namespaces}
+    assert rows == {"ml": (1, limits[:2]), "ops": (1, ()), "free": (0, limits[2:])}
+    assert [row.name for row in shown(known, OverviewQuery(namespace="free"), None).namespaces] == ["free"]
+    assert "1 of 4 nvidia.com/gpu, 0 of 4 amd.com/gpu" in html_of(known)
+    unknown = replace(known, limits=Told((), None, "forbidden"))
+    assert {row.limits for row in shown(unknown, ALL, None).namespaces} == {None}
+    assert "forbidden" in html_of(unknown)
 
 
 def test_a_node_that_cant_be_read_is_shown_as_it_was_and_is_in_no_sum() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kgpu.base.errors import KubeError
 from kgpu.overview.access import FAILED_HOLDS, HOLDS, RememberedAnswers, SeenNamespaces
-from kgpu.overview.model import OverviewQuery, PendingPod, Told, ToldEvidence, ToldIdle, ToldIdleness
+from kgpu.overview.model import NamespaceLimit, OverviewQuery, PendingPod, Told, ToldEvidence, ToldIdle, ToldIdleness
 from kgpu.overview.plan import shown
 from kgpu.overview.port import FakeWorld
 from kgpu.top.model import GpuInstance, GpuProcess, GpuUser
@@ -41,6 +41,8 @@ def cluster():
         report=report,
         waiting=Told((PendingPod(namespace=SECRET, name=POD), PendingPod(namespace="ml", name="open")), NOW),
         idleness=Told(ToldIdleness(idle=(idle,)), NOW),
+        limits=Told(tuple(NamespaceLimit(namespace=space, resource=f"{space}.example.com/gpu", used=1, hard=2)
+                          for space in (SECRET, "ml")), NOW),
     )  # fmt: skip
 
 
@@ -51,6 +53,7 @@ def test_no_name_of_what_may_not_be_seen_is_in_the_page(sees, sort) -> None:
     assert SECRET not in html
     assert "zanzibar" not in html
     assert ("ml/seen" in html) == ("ml" in sees)
+    assert ("1 of 2 ml.example.com/gpu" in html) == ("ml" in sees)
     assert "the node is bad" in html
     for words in ("5 findings of namespaces that you may not see", "2 GPUs of namespaces that you may not see"):
         assert words in html

@@ -22,9 +22,10 @@ from kgpu.base.printable import last_words, one_line
 from kgpu.base.signals import with_defaults
 from kgpu.fit.resources import amounts, pod_requests
 from kgpu.formats.accelerators import is_accelerator
-from kgpu.kube.kinds import SELF_SUBJECT_ACCESS_REVIEWS
+from kgpu.kube.kinds import RESOURCE_QUOTAS, SELF_SUBJECT_ACCESS_REVIEWS
 from kgpu.kube.port import PODS, KubeApi, Object, Selector, name_of, namespace_of
-from kgpu.overview.model import PendingPod, ToldIdleness, ToldReport
+from kgpu.overview.model import NamespaceLimit, PendingPod, ToldIdleness, ToldReport
+from kgpu.quota.plan import QuotaBook, rows
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -60,6 +61,16 @@ class ClusterWorld:
         listing = await self._api.list(PODS, selector=_PENDING, project=_slim)
         pods = [waiting_pod(pod) for pod in listing.items]
         return tuple(sorted((pod for pod in pods if pod is not None), key=lambda pod: (pod.since, pod.path)))
+
+    async def limits(self) -> tuple[NamespaceLimit, ...]:
+        listing = await self._api.list(RESOURCE_QUOTAS)
+        return tuple(
+            NamespaceLimit(
+                namespace=one_line(row.namespace), resource=one_line(row.resource), used=row.used or 0, hard=row.hard
+            )
+            for row in rows(QuotaBook(listing.items))
+            if row.hard is not None
+        )
 
     async def may_see(self, namespace: str) -> bool:
         attributes = {"verb": "get", "resource": "pods", **({"namespace": namespace} if namespace else {})}

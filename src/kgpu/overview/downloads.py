@@ -79,7 +79,8 @@ def _idle(page: OverviewPage) -> Iterator[tuple[Any, ...]]:
 def _namespaces(page: OverviewPage) -> Iterator[tuple[Any, ...]]:
     for row in page.namespaces:
         cost = (_number(row.idle), _number(row.per_hour), row.currency or None)
-        yield row.name or None, row.pods, row.held, row.busy, *cost
+        limits = None if row.limits is None else [str(limit) for limit in row.limits]
+        yield row.name or None, row.pods, row.held, row.busy, limits, *cost
 
 
 def _attention(page: OverviewPage) -> Iterator[tuple[Any, ...]]:
@@ -100,7 +101,7 @@ LISTS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[OverviewPage], Iterat
     "attention": (("level", "id", "subject", "cause", "remedy"), _attention),
     "waiting": (("namespace", "pod", "asks", "since", "cause", "remedy"), _waiting),
     "idle": (("who", "kind", "state", "gpus", "where", "since", "per_hour", "wasted", "currency"), _idle),
-    "namespaces": (("namespace", "pods", "held", "busy", "idle", "per_hour", "currency"), _namespaces),
+    "namespaces": (("namespace", "pods", "held", "busy", "quota", "idle", "per_hour", "currency"), _namespaces),
     "gpus": (
         ("node", "gpu", "uuid", "model", "state", "age_seconds", "busy_percent", *_READ, "pods", "reason"), _gpus,
     ),

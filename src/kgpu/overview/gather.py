@@ -42,11 +42,13 @@ class ClusterGatherer:
         self._pause_after = pause_after
         self._questions = (
             _Question("waiting", world.waiting, 5.0),
+            _Question("limits", world.limits, 30.0),
             _Question("report", world.report, 30.0),
             _Question("idleness", world.idleness, 60.0),
         )
         self._told: dict[str, Told[Any]] = {
             "waiting": Told(()),
+            "limits": Told(()),
             "report": Told(ToldReport()),
             "idleness": Told(ToldIdleness()),
         }

@@ -125,11 +125,11 @@ def _idle(row: ToldIdle) -> Sequence[object]:
 
 
 def namespaces(page: OverviewPage) -> Markup:
-    """Who holds how much."""
+    """Who holds how much, and who may."""
     if not page.namespaces and not page.gathered.nodes:
         return tag("p", NOT_YET if not page.gathered.found else "No GPUs are known.")
     if not page.namespaces:
-        return tag("p", "No namespace holds GPUs: ", command("kgpu top --view pods"))
+        return tag("p", "No namespace holds GPUs, or has a quota of them: ", command("kgpu top --view pods"))
     rows = []
     for row in page.namespaces[:MOST]:
         name: object = "those that you may not see"
@@ -142,12 +142,13 @@ def namespaces(page: OverviewPage) -> Markup:
                 pods,
                 row.held,
                 row.busy,
+                UNKNOWN if row.limits is None else ", ".join(map(str, row.limits)),
                 UNKNOWN if row.idle is None else f"{row.idle:g}",
                 amount(row.per_hour, row.currency) if row.per_hour else "",
             )
         )
     shared = tag("p", "A GPU that several share is held by each of them.", class_="quiet")
-    head = ("Namespace", "Pods", "GPUs held", "busy", "unused for an hour", "which costs an hour")
+    head = ("Namespace", "Pods", "GPUs held", "busy", "Quota", "unused for an hour", "which costs an hour")
     return joined(table("Namespaces", head, rows), _more(page.namespaces, "kgpu quota"), shared)
 
 

@@ -108,6 +108,19 @@ class PendingPod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceLimit:
+    """What a namespace may have of a resource and what it has used of that, by the quota that leaves least."""
+
+    namespace: str
+    resource: str
+    used: int
+    hard: int
+
+    def __str__(self) -> str:
+        return f"{self.used} of {self.hard} {self.resource}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCluster:
     """Everything that is known at ``now``. ``read_at``: when each node was read last.
 
@@ -128,6 +141,7 @@ class KnownCluster:
     report: Told[ToldReport] = Told(ToldReport())
     idleness: Told[ToldIdleness] = Told(ToldIdleness())
     waiting: Told[tuple[PendingPod, ...]] = Told(())
+    limits: Told[tuple[NamespaceLimit, ...]] = Told(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +209,8 @@ class NamespaceRow:
     """What the pods of a namespace hold: GPUs, some perhaps with others, and of these busy; "" is for those hidden,
     whose pods nobody counts.
 
-    ``idle`` and ``per_hour`` are of what is held and has not been used for an hour, None where nobody says.
+    ``idle`` and ``per_hour`` are of what is held and has not been used for an hour, ``limits`` what quotas allow; None
+    where nobody says.
     """
 
     name: str
@@ -205,6 +220,7 @@ class NamespaceRow:
     idle: float | None = None
     per_hour: float | None = None
     currency: str = ""
+    limits: tuple[NamespaceLimit, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,7 @@ def told_to(gathered: KnownCluster, rights: ViewerRights) -> KnownCluster:
         report=_quiet(replace(gathered.report, value=ToldReport(findings=findings))),
         idleness=_quiet(replace(gathered.idleness, value=msgspec.structs.replace(idleness, silent=silent))),
         waiting=_quiet(gathered.waiting),
+        limits=_quiet(gathered.limits),
     )
 
 

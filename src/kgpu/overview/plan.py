@@ -18,6 +18,7 @@ from kgpu.overview.model import (
     HeadTotals,
     KnownCluster,
     MapScale,
+    NamespaceLimit,
     NamespaceRow,
     NodeCells,
     OverviewPage,
@@ -80,7 +81,9 @@ def shown(gathered: KnownCluster, query: OverviewQuery, sees: Sees, *, rows: int
         hidden_waiting=sum(not may_see(sees, pod.namespace) for pod in gathered.waiting.value),
         idle=idle,
         hidden_idle=sum(row.gpus for row in gathered.idleness.value.idle if not _may_see(row, sees)),
-        namespaces=_namespaces(in_order, idle, spaces, said=_knows_idle(gathered)),
+        namespaces=_namespaces(
+            in_order, idle, spaces, limits=_limits(gathered, query, sees), said=_knows_idle(gathered)
+        ),
         rows=tuple(cells[id(row)] for row in screen.gpus[begin : begin + rows]),
         pages=pages,
         gathered=gathered,
@@ -220,10 +223,28 @@ def _alone(cell: GpuCell, findings: Iterable[ToldFinding]) -> bool:
     return not any(_is_about(root, cell.row.node.name) for root in findings)
 
 
+def _limits(gathered: KnownCluster, query: OverviewQuery, sees: Sees) -> dict[str, tuple[NamespaceLimit, ...]] | None:
+    """What quotas allow, by namespace, where it may be told and is asked for; None where nobody has said."""
+    if gathered.limits.at is None:
+        return None
+    found: dict[str, tuple[NamespaceLimit, ...]] = {}
+    for limit in gathered.limits.value:
+        if may_see(sees, limit.namespace) and _has(query, limit.namespace, limit.resource):
+            found[limit.namespace] = (*found.get(limit.namespace, ()), limit)
+    return found
+
+
 def _namespaces(
-    cells: Iterable[GpuCell], idle: Iterable[ToldIdle], only: frozenset[str], *, said: bool
+    cells: Iterable[GpuCell],
+    idle: Iterable[ToldIdle],
+    only: frozenset[str],
+    *,
+    limits: Mapping[str, tuple[NamespaceLimit, ...]] | None,
+    said: bool,
 ) -> tuple[NamespaceRow, ...]:
-    """Who holds what now; GPUs of nodes that can't be read are nobody's. ``said``: whether ``idle`` is all there is."""
+    """Who holds what now, and who may hold what; GPUs of nodes that can't be read are nobody's. ``said``: whether
+    ``idle`` is all there is.
+    """
     held: dict[str, set[str]] = {}
     busy: dict[str, set[str]] = {}
     pods: dict[str, set[str]] = {}
@@ -240,7 +261,7 @@ def _namespaces(
         if space := _space(row):
             unused.setdefault(space, []).append(row)
     rows = []
-    for name in held.keys() | unused.keys():
+    for name in held.keys() | unused.keys() | (limits or {}).keys():
         own = unused.get(name, ())
         known = said and bool(name)
         rows.append(
@@ -250,6 +271,7 @@ def _namespaces(
                 idle=sum(row.gpus for row in own) if known else None,
                 per_hour=sum(row.per_hour for row in own) if known else None,
                 currency=next((row.currency for row in own), ""),
+                limits=limits.get(name, ()) if limits is not None and name else None,
             )
         )  # fmt: skip
     return tuple(sorted((row for row in rows if not only or row.name in only), key=lambda row: (-row.held, row.name)))

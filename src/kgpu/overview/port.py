@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from kgpu.base.errors import UserError
-from kgpu.overview.model import PendingPod, ToldIdleness, ToldReport
+from kgpu.overview.model import NamespaceLimit, PendingPod, ToldIdleness, ToldReport
 
 
 class OverviewWorld(Protocol):
@@ -27,6 +27,10 @@ class OverviewWorld(Protocol):
         """The pods that ask for accelerators and do not run yet."""
         ...
 
+    async def limits(self) -> tuple[NamespaceLimit, ...]:
+        """What namespaces may have by their quotas, in the order of ``kgpu quota``."""
+        ...
+
     async def may_see(self, namespace: str) -> bool:
         """Whether the viewer may see the pods of a namespace, "" for all of them, by the API server's rules."""
         ...
@@ -37,11 +41,12 @@ class FakeWorld:
 
     def __init__(
         self, report: ToldReport | None = None, idleness: ToldIdleness | None = None,
-        waiting: Iterable[PendingPod] = (), sees: Iterable[str] = ("",),
+        waiting: Iterable[PendingPod] = (), sees: Iterable[str] = ("",), limits: Iterable[NamespaceLimit] = (),
     ) -> None:  # fmt: skip
         self.told_report = report or ToldReport()
         self.told_idleness = idleness or ToldIdleness()
         self.told_waiting = tuple(waiting)
+        self.told_limits = tuple(limits)
         self.sees = set(sees)
         self.trouble: UserError | None = None
         self.asked: list[str] = []
@@ -62,6 +67,10 @@ class FakeWorld:
     async def waiting(self) -> tuple[PendingPod, ...]:
         self._say("waiting")
         return self.told_waiting
+
+    async def limits(self) -> tuple[NamespaceLimit, ...]:
+        self._say("limits")
+        return self.told_limits
 
     async def may_see(self, namespace: str) -> bool:
         self._say(f"may see {namespace}")

@@ -23,7 +23,12 @@ _TOKEN: Final = (
     "What the API server lets you see is shown. A token of a ServiceAccount that is yours: ",
     command("kubectl create token NAME --namespace NAMESPACE"),
 )
-_TOLD_BY: Final = (("kgpu doctor", "report"), ("kgpu idle", "idleness"), ("pods that wait", "waiting"))
+_TOLD_BY: Final = (
+    ("kgpu doctor", "report"),
+    ("kgpu idle", "idleness"),
+    ("pods that wait", "waiting"),
+    ("quotas", "limits"),
+)
 
 
 def parts(page: OverviewPage, *, lab: LabButtons | None = None) -> dict[str, Markup]:

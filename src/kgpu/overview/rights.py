@@ -16,10 +16,11 @@ def namespaces_in(gathered: KnownCluster) -> frozenset[str]:
     """Every namespace that anything is told of."""
     users = {user.namespace for node in gathered.nodes for gpu in node.gpus for user in gpu.everybody}
     waiting = {pod.namespace for pod in gathered.waiting.value}
+    limited = {limit.namespace for limit in gathered.limits.value}
     idle = {row.who.partition("/")[0] for row in gathered.idleness.value.idle if "/" in row.who}
     findings = gathered.report.value.findings
     told = (name for finding in findings for name in (*namespaces_of(finding), *_cited(finding)))
-    return frozenset({*users, *waiting, *idle, *told} - {""})
+    return frozenset({*users, *waiting, *limited, *idle, *told} - {""})
 
 
 def _cited(finding: ToldFinding) -> Iterator[str]:

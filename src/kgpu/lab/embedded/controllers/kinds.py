@@ -13,6 +13,7 @@ from kgpu.kube.kinds import (
     JOBS,
     NAMESPACES,
     REPLICA_SETS,
+    RESOURCE_QUOTAS,
     SERVICE_ACCOUNTS,
     SERVICES,
     STATEFUL_SETS,
@@ -23,7 +24,6 @@ REPLICATION_CONTROLLERS: Final = Resource("", "v1", "replicationcontrollers", "R
 CONTROLLER_REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
 CRON_JOBS: Final = Resource("batch", "v1", "cronjobs", "CronJob")
 ENDPOINTS: Final = Resource("", "v1", "endpoints", "Endpoints")
-RESOURCE_QUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota")
 VOLUME_CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 STORAGE_CLASSES: Final = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False)
