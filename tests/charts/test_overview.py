@@ -37,7 +37,7 @@ def test_its_account_lists_and_asks_whose_tokens_are(chart: Chart) -> None:
     }
     assert found == {
         ("authentication.k8s.io", "tokenreviews", "create"), ("authorization.k8s.io", "subjectaccessreviews", "create"),
-        ("", "nodes", "list"), ("", "pods", "list"), ("nvidia.com", "clusterpolicies", "list"),
+        ("", "nodes", "list"), ("", "pods", "list"), ("", "resourcequotas", "list"), ("nvidia.com", "clusterpolicies", "list"),
     }  # fmt: skip
     assert not made.has("Role", "kgpu-overview")
     assert not made.has("ClusterRoleBinding", "kgpu-overview-doctor")
