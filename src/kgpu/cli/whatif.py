@@ -77,8 +77,8 @@ def whatif(
     """Say where every pod would go after a change, or why it would not, and what that does to room and cost.
 
     By kube-scheduler's own filters and scores. Reads, and changes nothing. Pods that wait now are placed too. Changes
-    are made in the order of these options. Exit code 3: not all pods that the change is about get a node, or there is
-    no plan.
+    are made in the order of these options. Exit code 3: not all pods that the change is about get a node, the API
+    server would refuse them, or there is no plan.
     """
     from kgpu.placement import render
     from kgpu.placement.answer import answer
