@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 
 from kgpu.base.errors import KubeError
-from kgpu.cli._doctor_file import refusals
+from kgpu.cli import _doctor_file
+from kgpu.cli._doctor_file import Asked, WouldRun, look_at_file, refusals
 from kgpu.cli.main import main
+from kgpu.doctor.snapshot import Snapshot
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import DEPLOYMENTS
 from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource
@@ -131,17 +134,17 @@ def no(message: str, code: int = 403) -> KubeRefusedError:
 
 async def test_an_object_that_is_refused_is_told_in_the_servers_words_and_its_pod_not_asked_about() -> None:
     api = Refusing(Deployment=no("spec is invalid", 422))
-    assert await refusals(api, (deployment("serve", 1, 1), bare("p", 1)), "ml") == (
-        {"Deployment/serve": "spec is invalid"}, [],
-    )  # fmt: skip
+    asked = await refusals(api, (deployment("serve", 1, 1), bare("p", 1)), "ml")
+    assert (asked.refused, asked.notes) == ({"Deployment/serve": "spec is invalid"}, [])
+    assert asked.decoded == {"Deployment/serve", "Pod/p"}
     assert api.asked == ["Deployment", "Pod"]
 
 
 async def test_a_pod_that_its_controller_could_not_make_is_told() -> None:
     api = Refusing(Pod=no('pods "serve-x" is forbidden: exceeded quota: q'))
-    refused, unasked = await refusals(api, (deployment("serve", 1, 1),), "ml")
-    assert refused == {"Deployment/serve": 'pods "serve-x" is forbidden: exceeded quota: q'}
-    assert unasked == []
+    asked = await refusals(api, (deployment("serve", 1, 1),), "ml")
+    assert asked.refused == {"Deployment/serve": 'pods "serve-x" is forbidden: exceeded quota: q'}
+    assert asked.notes == []
     assert not (await api.list(PODS)).items
     assert not (await api.list(DEPLOYMENTS)).items
 
@@ -150,13 +153,64 @@ async def test_what_could_not_be_asked_is_told_and_no_refusal() -> None:
     api = Refusing(Pod=no('pods is forbidden: User "u" cannot create resource "pods" in API group ""'))
     new = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "new"}}
     there = {**bare("q", 1), "metadata": {"name": "q", "namespace": "new"}}
-    refused, unasked = await refusals(api, (bare("p", 1), new, there), "ml")
-    assert refused == {}
-    assert len(unasked) == 2
-    assert "you may not create one" in unasked[0]
-    assert "namespace new is not there yet" in unasked[1]
-    gone = Refusing(Pod=KubeError("the API server can't be reached", "", ""))
-    assert "can't be reached" in (await refusals(gone, (bare("p", 1),), "ml"))[1][0]
+    asked = await refusals(api, (bare("p", 1), new, there), "ml")
+    assert (asked.refused, asked.decoded) == ({}, set())
+    assert len(asked.notes) == 2
+    assert "you may not create one" in asked.notes[0]
+    assert "namespace new is not there yet" in asked.notes[1]
+    gone = await refusals(Refusing(Pod=KubeError("the API server can't be reached", "", "")), (bare("p", 1),), "ml")
+    assert "can't be reached" in gone.notes[0]
+    assert gone.decoded == set()
     api = Refusing()
     api.put(PODS, {"metadata": {"name": "p", "namespace": "ml"}})
-    assert await refusals(api, (bare("p", 1),), "ml") == ({}, ["Pod p is there already"])
+    there_already = await refusals(api, (bare("p", 1),), "ml")
+    assert (there_already.refused, there_already.notes) == ({}, ["Pod p is there already"])
+    assert there_already.decoded == {"Pod/p"}
+
+
+async def test_a_version_that_nobody_serves_is_not_asked_about_under_another() -> None:
+    api = Refusing()
+    assert await refusals(api, ({**deployment("serve", 1, 1), "apiVersion": "app/v1"},), "ml") == Asked()
+    assert api.asked == []
+
+
+async def test_metadata_of_a_wrong_type_breaks_nothing() -> None:
+    objects = ({**bare("p", 1), "metadata": []}, {**deployment("serve", 1, 1), "spec": {"template": {"metadata": [1]}}})
+    assert (await refusals(Refusing(), objects, "ml")).refused == {}
+
+
+def looked_at(api: FakeApi, monkeypatch: pytest.MonkeyPatch, *objects: Object, kubelet: str = "v1.30.0") -> WouldRun:
+    """What is said of the objects beside a cluster with this API server."""
+    there = node("a")
+    there["status"]["nodeInfo"] = {"kubeletVersion": kubelet}
+    snapshot = Snapshot()
+    snapshot.add(there)
+
+    async def see(path: str, kubeconfig: str) -> Snapshot:
+        return snapshot
+
+    monkeypatch.setattr(_doctor_file, "read_manifests", lambda _: objects)
+    monkeypatch.setattr("kgpu.kube.client.connect", lambda _: api)
+    return asyncio.run(look_at_file(("m.yaml",), "default", "", "", see))
+
+
+def with_typo(name: str) -> Object:
+    pod = bare(name, 1)
+    pod["spec"]["later"] = 1
+    return pod
+
+
+def test_what_the_server_says_of_fields_counts_and_where_it_was_not_asked_what_is_known_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    takes_it = looked_at(Refusing(), monkeypatch, with_typo("p"))
+    assert (takes_it.refusals, takes_it.nodes, takes_it.notes) == ((), {"default/p": "a"}, ())
+    no_right = no('pods is forbidden: User "u" cannot create resource "pods" in API group ""')
+    found = looked_at(Refusing(Pod=no_right), monkeypatch, with_typo("p"))
+    assert found.refusals == (
+        'Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "spec.later"',
+    )
+    assert (found.nodes, found.exit_code) == ({}, 1)
+    newer = looked_at(Refusing(Pod=no_right), monkeypatch, with_typo("p"), kubelet="v9.1.0")
+    assert (newer.refusals, newer.nodes) == ((), {"default/p": "a"})
+    assert any('unknown field "spec.later"' in note and "may know more" in note for note in newer.notes)

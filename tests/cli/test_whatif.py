@@ -69,9 +69,10 @@ def test_gang_and_plan(dump: Path, manifest: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_quota_and_a_gang_of_a_manifest(dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    template = {"spec": pod("x", 4, owner="")["spec"]}
     job = {
-        "kind": "Job", "metadata": {"name": "train", "namespace": "ml"},
-        "spec": {"parallelism": 3, "completions": 3, "completionMode": "Indexed", "template": pod("x", 4, owner="")},
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": "ml"},
+        "spec": {"parallelism": 3, "completions": 3, "completionMode": "Indexed", "template": template},
     }  # fmt: skip
     path = tmp_path / "job.json"
     path.write_text(json.dumps(job))

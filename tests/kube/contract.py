@@ -72,6 +72,15 @@ class TryingContract:
         assert await api.delete(CONFIG_MAPS, name_of(wanted), namespace=place.namespace)
 
 
+class StrictContract:
+    """Of clients of an API server that knows the fields there are."""
+
+    async def test_trying_refuses_a_field_that_there_is_not(self, api: Any, place: Place) -> None:
+        with pytest.raises(KubeRefusedError) as caught:
+            await api.try_create(CONFIG_MAPS, {**place.config_map("tried", {}), "dat": {"key": "value"}})
+        assert (caught.value.code, 'strict decoding error: unknown field "dat"' in caught.value.message) == (400, True)
+
+
 class Contract:
     @pytest.fixture
     def prefix(self) -> str:

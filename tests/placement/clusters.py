@@ -18,7 +18,13 @@ def node(name: str, gpus: int = 8, *, cpu: str = "64", labels: dict[str, str] | 
     sizes = {"cpu": cpu, "memory": "512Gi", "pods": "110", **({GPU: str(gpus)} if gpus else {})}
     own = {"kubernetes.io/hostname": name, PRODUCT: H100, "nvidia.com/gpu.count": str(gpus), **(labels or {})}
     status = {"capacity": sizes, "allocatable": sizes, "conditions": [{"type": "Ready", "status": "True"}]}
-    return {"kind": "Node", "metadata": {"name": name, "labels": own}, "spec": spec, "status": status}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": own},
+        "spec": spec,
+        "status": status,
+    }
 
 
 def pod(
@@ -34,7 +40,7 @@ def pod(
     }  # fmt: skip
     containers = [{"name": "c", "image": "i", "resources": {"limits": limits}}]
     return {
-        "kind": "Pod", "metadata": metadata, "status": {"phase": "Running" if on else "Pending"},
+        "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {"phase": "Running" if on else "Pending"},
         "spec": {"containers": containers, **({"nodeName": on} if on else {}), **spec},
     }  # fmt: skip
 

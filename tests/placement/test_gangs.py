@@ -254,10 +254,25 @@ def test_more_pods_than_can_be_asked_about_are_refused(obj: Object) -> None:
         ask(node("a"), manifests=(obj,))
 
 
-@pytest.mark.parametrize("spec", [None, [], {"pytorchReplicaSpecs": [1]}])
-def test_a_manifest_without_pods_asks_for_none(spec: Any) -> None:
-    obj = {"kind": "PyTorchJob", "metadata": {"name": "w"}, "spec": spec}
-    assert not ask(node("a"), manifests=(obj,)).outcomes
+@pytest.mark.parametrize(
+    ("kind", "spec", "field"),
+    [
+        ("PyTorchJob", None, "pytorchReplicaSpecs"),
+        ("PyTorchJob", [], "pytorchReplicaSpecs"),
+        ("PyTorchJob", {"pytorchReplicaSpec": {}}, "pytorchReplicaSpecs"),
+        ("JobSet", {"replicatedJob": [{}]}, "replicatedJobs"),
+        ("LeaderWorkerSet", {}, "leaderWorkerTemplate"),
+    ],
+)
+def test_a_manifest_without_the_field_that_has_its_pods_is_refused(kind: str, spec: Any, field: str) -> None:
+    obj = {"kind": kind, "metadata": {"name": "w"}, "spec": spec}
+    with pytest.raises(ConfigError, match=f"{kind} w has no pods in it") as caught:
+        ask(node("a"), manifests=(obj,))
+    assert caught.value.expected == f"spec.{field}, which has them"
+
+
+def test_a_manifest_whose_pods_are_no_list_of_any_asks_for_none() -> None:
+    assert not ask(node("a"), manifests=(workload("PyTorchJob", pytorchReplicaSpecs=[1]),)).outcomes
 
 
 def test_replicas_without_containers_are_refused() -> None:

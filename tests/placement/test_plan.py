@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgpu.base.errors import ConfigError
+from kgpu.placement import render
 from kgpu.placement.answer import NodeHour, answer
 from kgpu.placement.model import Origin, WhatIfAnswer
 from kgpu.placement.question import WhatIfQuestion
@@ -46,10 +47,16 @@ def test_a_namespace_that_is_not_there_is_told() -> None:
     new = manifest(1)
     assert ask(node("a"), *spaces, manifests=(new,)).notes == ()
     new["metadata"]["namespace"] = "weg"
-    told = 'namespace weg is not there: the API server would refuse the pods; did you mean "web"?'
-    assert ask(node("a"), *spaces, manifests=(new,)).notes == (told,)
-    assert ask(node("a"), *spaces, manifests=({"kind": "Namespace", "metadata": {"name": "weg"}}, new)).notes == ()
-    assert ask(node("a"), manifests=(new,)).notes == ()
+    found = ask(node("a"), *spaces, manifests=(new,))
+    assert found.refusals == ('namespaces "weg" not found; did you mean "web"?',)
+    assert by_name(found.outcomes) == {"new": "a"}  # where it would go is said all the same
+    assert not found.holds
+    text = 'What if: submit 1 pod\n✘ the API server would refuse the pods: namespaces "weg" not found; did you'
+    assert render.as_text(found).startswith(text)
+    assert render.as_data(found)["refusals"] == list(found.refusals)
+    with_it = ask(node("a"), *spaces, manifests=({"kind": "Namespace", "metadata": {"name": "weg"}}, new))
+    unread = ask(node("a"), manifests=(new,))
+    assert (with_it.refusals, with_it.holds, unread.refusals, unread.holds) == ((), True, (), True)
 
 
 def test_a_drain_that_leaves_pods_without_a_node_says_why_with_counts() -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
 from kgpu.base.errors import ConfigError
+from kgpu.base.plain import mapping
 from kgpu.base.printable import counted, one_line
-from kgpu.cli._manifests import STDIN, read_manifests
+from kgpu.cli._manifests import STDIN, by_key, name_of, named, read_manifests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Iterator
@@ -38,8 +39,19 @@ class TryingApi(Protocol):
     """An API server that can be asked what it would say."""
 
     async def try_create(self, resource: Resource, obj: Object) -> Object:
-        """``create`` as a dry run: it is judged, and nothing is made. Raises KubeError."""
+        """``create`` as a dry run with strict decoding: it is judged, and nothing is made. Raises KubeError."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an API server said. ``refused``: its words against an object, by kind and name. ``notes``: what it could not
+    be asked. ``decoded``: the objects whose fields it has judged.
+    """
+
+    refused: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    decoded: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +105,7 @@ async def would_run(snapshot: Snapshot, objects: tuple[Any, ...], namespace: str
     found = answer(WhatIfQuestion(manifests=objects, namespace=namespace), list(objects_of(snapshot, READS)))
     mine = [one for one in found.outcomes if one.origin is Origin.SUBMITTED]
     for obj in objects:  # what comes with the pods is there before them
-        snapshot.add({**obj, "metadata": {"namespace": namespace, **(obj.get("metadata") or {})}})
+        snapshot.add({**obj, "metadata": {"namespace": namespace, **mapping(obj.get("metadata"))}})
     pods = list(_pods(mine, objects, file))
     for pod in pods:
         snapshot.add(pod.as_object())
@@ -103,7 +115,7 @@ async def would_run(snapshot: Snapshot, objects: tuple[Any, ...], namespace: str
         report = diagnose(snapshot, target=Subject("Pod", pod.name, pod.namespace))
         reports.append(replace(report, findings=tuple(about_manifest(one, pod, names) for one in report.findings)))
     nodes = {f"{one.pod.namespace}/{one.pod.name}": one.node for one in mine}
-    return WouldRun(nodes=nodes, refusals=(), notes=found.notes, report=_together(reports) or Report())
+    return WouldRun(nodes=nodes, refusals=found.refusals, notes=found.notes, report=_together(reports) or Report())
 
 
 def _pods(outcomes: Iterable[PodOutcome], objects: tuple[Any, ...], file: str) -> Iterator[UnappliedPod]:
@@ -129,13 +141,8 @@ def _sets(objects: tuple[Any, ...]) -> Iterator[tuple[str, PodSet]]:
     for obj in objects:
         kind = obj.get("kind")
         if kind in MADE_OF:
-            for one in pod_sets(obj, _name(obj)):
+            for one in pod_sets(obj, name_of(obj)):
                 yield kind, one
-
-
-def _name(obj: Object) -> str:
-    metadata = obj.get("metadata") or {}
-    return str(metadata.get("name") or str(metadata.get("generateName") or "").rstrip("-"))
 
 
 def _first_waiting(pods: Iterable[UnappliedPod]) -> Iterator[UnappliedPod]:
@@ -153,36 +160,38 @@ def _together(reports: list[Report]) -> Report | None:
     return replace(reports[0], findings=tuple(dict.fromkeys(one for row in reports for one in row.findings)))
 
 
-async def refusals(api: TryingApi, objects: tuple[Any, ...], namespace: str) -> tuple[dict[str, str], list[str]]:
-    """What the API server would say against objects that make pods, or against a pod of them, by kind and name; and
-    what it could not be asked.
-    """
+async def refusals(api: TryingApi, objects: tuple[Any, ...], namespace: str) -> Asked:
+    """What the API server would say against objects that make pods, or against a pod of them."""
     from kgpu.base.errors import KubeError
     from kgpu.kube.kinds import NAMESPACES
     from kgpu.kube.port import KubeRefusedError
 
-    refused: dict[str, str] = {}
-    unasked: list[str] = []
-    new = {(obj.get("metadata") or {}).get("name") for obj in objects if obj.get("kind") == NAMESPACES.kind}
+    asked = Asked()
+    new = {mapping(obj.get("metadata")).get("name") for obj in objects if obj.get("kind") == NAMESPACES.kind}
     for maker, resource, obj in _asked(objects, namespace):
         space = obj["metadata"]["namespace"]
-        if maker in refused:  # its pod is, too
+        if maker in asked.refused:  # its pod is, too
             continue
         if space in new:
-            unasked.append(f"{_UNASKED}: namespace {one_line(space, 80)} is not there yet")
+            asked.notes.append(f"{_UNASKED}: namespace {one_line(space, 80)} is not there yet")
             continue
         try:
             await api.try_create(resource, obj)
         except KubeRefusedError as error:
+            if error.code == 403 and _RIGHTS in error.message:
+                asked.notes.append(f"{_UNASKED} of a {resource.kind}: you may not create one")
+                continue
             if error.code == 409:
-                unasked.append(f"{resource.kind} {one_line(obj['metadata'].get('name') or '', 80)} is there already")
-            elif error.code == 403 and _RIGHTS in error.message:
-                unasked.append(f"{_UNASKED} of a {resource.kind}: you may not create one")
+                name = one_line(obj["metadata"].get("name") or "", 80)
+                asked.notes.append(f"{resource.kind} {name} is there already")
             else:
-                refused[maker] = one_line(error.message, 600)
+                asked.refused[maker] = one_line(error.message, 600)
         except KubeError as error:
-            unasked.append(f"{_UNASKED}: {one_line(error.what, 200)}")
-    return refused, list(dict.fromkeys(unasked))
+            asked.notes.append(f"{_UNASKED}: {one_line(error.what, 200)}")
+            continue
+        if resource.kind == maker.partition("/")[0]:  # of a pod of it only the pod's own fields were judged
+            asked.decoded.add(maker)
+    return replace(asked, notes=list(dict.fromkeys(asked.notes)))
 
 
 def _asked(objects: tuple[Any, ...], namespace: str) -> Iterator[tuple[str, Resource, Object]]:
@@ -192,18 +201,16 @@ def _asked(objects: tuple[Any, ...], namespace: str) -> Iterator[tuple[str, Reso
 
     rows = {row.kind: row for row in (PODS, DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, JOBS)}
     for obj in objects:
-        resource, metadata = rows.get(obj.get("kind")), obj.get("metadata") or {}
+        resource, metadata = rows.get(obj.get("kind")), mapping(obj.get("metadata"))
         space = metadata.get("namespace") or namespace
+        if resource is not None and obj.get("apiVersion") != resource.api_version:
+            continue  # nobody serves it
         if resource is not None:
-            yield _maker(obj), resource, {**obj, "metadata": {**metadata, "namespace": space}}
+            yield named(obj), resource, by_key({**obj, "metadata": {**metadata, "namespace": space}})
         for kind, one in _sets((obj,)):
             if kind != PODS.kind:
-                own = {**(one.template.get("metadata") or {}), "namespace": space, "generateName": f"{one.name}-"}
-                yield _maker(obj), PODS, {"metadata": own, "spec": one.template.get("spec") or {}}
-
-
-def _maker(obj: Object) -> str:
-    return f"{obj.get('kind')}/{_name(obj)}"
+                own = {**mapping(one.template.get("metadata")), "namespace": space, "generateName": f"{one.name}-"}
+                yield named(obj), PODS, {"metadata": own, "spec": one.template.get("spec") or {}}
 
 
 async def look_at_file(
@@ -214,14 +221,27 @@ async def look_at_file(
 
     objects = read_manifests(files)
     check_kinds(objects)
-    refused, unasked = ({}, []) if path else await _asked_of(kubeconfig, objects, namespace)
+    asked = Asked() if path else await _asked_of(kubeconfig, objects, namespace)
     snapshot = await snapshot_of(path, kubeconfig)
-    taken = tuple(obj for obj in objects if _maker(obj) not in refused)
+    asked = _with_fields(asked, objects, snapshot)
+    taken = tuple(obj for obj in objects if named(obj) not in asked.refused)
     found = await would_run(snapshot, taken, namespace, file=files[0] if len(files) == 1 else "")
-    return replace(found, refusals=tuple(dict.fromkeys(refused.values())), notes=(*found.notes, *unasked))
+    words = [said if len(objects) == 1 else f"{maker}: {said}" for maker, said in asked.refused.items()]
+    return replace(found, refusals=(*words, *found.refusals), notes=(*found.notes, *asked.notes))
 
 
-async def _asked_of(kubeconfig: str, objects: tuple[Any, ...], namespace: str) -> tuple[dict[str, str], list[str]]:
+def _with_fields(asked: Asked, objects: tuple[Any, ...], snapshot: Snapshot) -> Asked:
+    """The same with what is to be said of the fields that no API server has judged."""
+    from kgpu.cli._cluster_objects import objects_of
+    from kgpu.cli._manifest_fields import doubt, field_refusals, may_know_more
+
+    found = field_refusals(obj for obj in objects if named(obj) not in asked.decoded)
+    if found and may_know_more(objects_of(snapshot, ("Node",))):
+        return replace(asked, notes=[*asked.notes, *(doubt(maker, words) for maker, words in found.items())])
+    return replace(asked, refused=asked.refused | found)
+
+
+async def _asked_of(kubeconfig: str, objects: tuple[Any, ...], namespace: str) -> Asked:
     from kgpu.kube.client import connect
 
     api = connect(kubeconfig)

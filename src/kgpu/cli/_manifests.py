@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
+from kgpu.base.plain import mapping, text
 
 STDIN: Final = "-"
 
@@ -28,3 +30,21 @@ def read_manifests(files: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
     if files and not found:
         raise ConfigError(f"{', '.join(files)} has no objects", "a manifest of pods", "correct -f")
     return tuple(found)
+
+
+def by_key(value: Any) -> Any:
+    """Objects in the order of their keys, in which kubectl sends them and an API server names what is wrong."""
+    if isinstance(value, dict):
+        return {key: by_key(value[key]) for key in sorted(value)}
+    return [by_key(one) for one in value] if isinstance(value, list) else value
+
+
+def named(obj: Mapping[str, Any]) -> str:
+    """``Deployment/train``: the object's kind and name."""
+    return f"{text(obj.get('kind'))}/{name_of(obj)}"
+
+
+def name_of(obj: Mapping[str, Any]) -> str:
+    """Its name, or how the one that it gets begins."""
+    metadata = mapping(obj.get("metadata"))
+    return text(metadata.get("name")) or text(metadata.get("generateName")).rstrip("-")

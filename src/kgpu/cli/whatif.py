@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -11,6 +12,7 @@ from kgpu.base.printable import one_line
 from kgpu.cli import _complete
 from kgpu.cli._cluster_objects import objects_of, seen
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, print_json, run_async
+from kgpu.cli._manifest_fields import check_fields
 from kgpu.cli._manifests import read_manifests
 from kgpu.cli._recordings import cluster_prices
 
@@ -75,8 +77,8 @@ def whatif(
     """Say where every pod would go after a change, or why it would not, and what that does to room and cost.
 
     By kube-scheduler's own filters and scores. Reads, and changes nothing. Pods that wait now are placed too. Changes
-    are made in the order of these options. Exit code 3: not all pods that the change is about get a node, or there is
-    no plan.
+    are made in the order of these options. Exit code 3: not all pods that the change is about get a node, the API
+    server would refuse them, or there is no plan.
     """
     from kgpu.placement import render
     from kgpu.placement.answer import answer
@@ -100,7 +102,9 @@ def whatif(
         own, problem = run_async(cluster_prices(kubeconfig))
         if problem:
             click.echo(f"note: {one_line(problem, 1000)}", err=True)
+    doubts = check_fields(asked.manifests, objects_of(cluster, ("Node",)))
     found = answer(asked, objects_of(cluster, READS), BookPrices(own))
+    found = replace(found, notes=(*doubts, *found.notes))
     for gap in () if snapshot else cluster.missing:
         click.echo(one_line(f"note: not seen: {gap.what} ({gap.why})"), err=True)
     if output == "json":

@@ -165,7 +165,7 @@ class Client:
     async def try_create(self, resource: Resource, obj: Object) -> Object:
         path = _path(resource, str((obj.get("metadata") or {}).get("namespace") or ""))
         body = {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
-        return await self._call("POST", path, {"dryRun": "All"}, body, "application/json")
+        return await self._call("POST", path, {"dryRun": "All", "fieldValidation": "Strict"}, body, "application/json")
 
     async def delete(
         self, resource: Resource, name: str, *, namespace: str = "", grace: int | None = None, uid: str = "",

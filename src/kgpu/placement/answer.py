@@ -13,7 +13,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.plain import mapping, text
 from kgpu.base.printable import one_line
 from kgpu.base.suggest import did_you_mean
-from kgpu.placement import capacity, edits, groups, layouts, quality, question, quotas
+from kgpu.placement import asides, capacity, edits, groups, layouts, quality, question, quotas
 from kgpu.placement.defrag import defragment
 from kgpu.placement.model import DefragPlan, Origin, PriceChange, WhatIfAnswer
 from kgpu.placement.plan import Placing, by_points
@@ -68,9 +68,10 @@ def answer(
              for name in sorted(others)]  # fmt: skip
     new = (one.pod.namespace for one in outcomes if one.origin is not Origin.WAITING)
     notes += quotas.unseen(state, new)
-    notes += _no_namespace(state, (one.pod.namespace for one in outcomes if one.origin is Origin.SUBMITTED))
+    notes += [*asides.without_accelerators(outcomes), *asides.slices_for_whole(state, outcomes)]
     return WhatIfAnswer(
         changes=told,
+        refusals=tuple(asides.missing_namespaces(state, outcomes)),
         outcomes=outcomes,
         gangs=tuple(placing.gangs),
         before=tuple(before.values()),
@@ -82,15 +83,6 @@ def answer(
         currency=prices.currency if prices is not None else "",
         notes=tuple(dict.fromkeys((*state.notes, *state.volumes.notes(), *notes))),
     )
-
-
-def _no_namespace(state: PlacementState, namespaces: Iterable[str]) -> Iterator[str]:
-    """Only where namespaces were read at all."""
-    known = {name for _, name in state.objects.get("Namespace", {})}
-    for name in sorted(set(namespaces) - known) if known else ():
-        near = did_you_mean(name, known)
-        told = f"namespace {one_line(name, 80)} is not there: the API server would refuse the pods"
-        yield told + (f"; {near}" if near else "")
 
 
 def _plan(state: PlacementState, resource: str, wanted: int) -> DefragPlan | None:

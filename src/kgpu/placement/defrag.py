@@ -16,6 +16,7 @@ from kgpu.base.plain import mapping
 from kgpu.fit import PodView, verdict
 from kgpu.fit.snapshot import ClusterSnapshot
 from kgpu.placement.capacity import PodShape, free_of, takes_pods
+from kgpu.placement.in_the_way import in_the_way
 from kgpu.placement.model import DefragPlan, PodMove
 from kgpu.placement.state import PlacementState
 
@@ -77,9 +78,9 @@ class _MoveSearch:
         self.state, self.snapshot = state, state.snapshot
         self.resource, self.wanted = resource, wanted
         holders = [pod for pod in self.snapshot.all_placed() if pod.used.get(resource)]
-        reasons = {pod.id: immovable(state, pod) for pod in holders}
-        self.movable = {pod.id: pod for pod in holders if not reasons[pod.id]}
-        self.fixed = Counter(why for why in reasons.values() if why)
+        self.stays = {pod.id: immovable(state, pod) for pod in holders}
+        self.movable = {pod.id: pod for pod in holders if not self.stays[pod.id]}
+        self.fixed = Counter(why for why in self.stays.values() if why)
         self.budgets = list(self.snapshot.shelf.budgets.values())
         self.small = len(self.snapshot.nodes) <= SMALL
         self.kinds: dict[str, tuple[object, ...]] = {}
@@ -103,7 +104,10 @@ class _MoveSearch:
                 break
         kept = sum(self.fixed.values())
         why = f"no {MOST_MOVES} moves or fewer of the pods that may be moved do it"
-        return replace(base, why=why + (f"; {kept} have to stay" if kept else ""))
+        return replace(
+            base, why=why + (f"; {kept} {'has' if kept == 1 else 'have'} to stay" if kept else ""),
+            in_the_way=in_the_way(self.state, self.resource, self.wanted, self.stays),
+        )  # fmt: skip
 
     def _goal(self, trial: _Trial) -> str:
         """The node that has room then, "" for none."""

@@ -209,6 +209,16 @@ class PodMove:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodInTheWay:
+    """A pod that holds devices of a node on which no moves make room, and why it stays there."""
+
+    pod: PodView
+    node: str
+    devices: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DefragPlan:
     """The fewest moves found that free ``wanted`` devices on one node. ``node`` is "" where none were found: ``why``.
 
@@ -222,6 +232,8 @@ class DefragPlan:
     why: str = ""
     fixed: Mapping[str, int] = field(default_factory=dict)
     """Pods that may not be moved, counted by the reason."""
+    in_the_way: tuple[PodInTheWay, ...] = ()
+    """Where there is no plan: what is on the nodes that come closest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +248,9 @@ class PriceChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfAnswer:
-    """All of it. ``notes`` are what has to be known besides, one sentence each."""
+    """All of it. ``notes`` are what has to be known besides, one sentence each; ``refusals`` are an API server's words
+    against submitted pods, of which it is said all the same where they would go.
+    """
 
     changes: tuple[str, ...]
     outcomes: tuple[PodOutcome, ...]
@@ -249,6 +263,7 @@ class WhatIfAnswer:
     defrag: DefragPlan | None = None
     prices: tuple[PriceChange, ...] = ()
     currency: str = ""
+    refusals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -260,4 +275,4 @@ class WhatIfAnswer:
         """Whether all that was asked for comes true. Pods that waited before count only where nothing else is asked."""
         asked = [outcome for outcome in self.outcomes if outcome.origin is not Origin.WAITING] or self.outcomes
         found = self.defrag is None or bool(self.defrag.node)
-        return found and all(outcome.node for outcome in asked)
+        return found and not self.refusals and all(outcome.node for outcome in asked)

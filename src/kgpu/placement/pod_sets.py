@@ -16,11 +16,13 @@ from kgpu.formats import names
 from kgpu.placement.state import Object
 
 MOST_SETS: Final = 20_001
-_REPLICA_SPECS: Final = {
+REPLICA_SPECS: Final = {
     "PyTorchJob": "pytorchReplicaSpecs", "TFJob": "tfReplicaSpecs", "XGBoostJob": "xgbReplicaSpecs",
     "PaddleJob": "paddleReplicaSpecs", "MPIJob": "mpiReplicaSpecs", "JAXJob": "jaxReplicaSpecs",
 }  # fmt: skip
 """Kubeflow's jobs, with the field of the spec that has the replicas of each role."""
+HELD_IN: Final = {"JobSet": "replicatedJobs", "LeaderWorkerSet": "leaderWorkerTemplate", **REPLICA_SPECS}
+"""The field of the spec that has the templates of pods, of kinds that are no part of Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,7 @@ def _leader_worker_set(obj: Object, name: str) -> Iterator[PodSet]:
 
 def _kubeflow(obj: Object, name: str) -> Iterator[PodSet]:
     kind = text(obj.get("kind"))
-    for role, replicas in mapping(mapping(obj.get("spec")).get(_REPLICA_SPECS[kind])).items():
+    for role, replicas in mapping(mapping(obj.get("spec")).get(REPLICA_SPECS[kind])).items():
         spec = mapping(replicas)
         template = mapping(spec.get("template"))
         yield PodSet(
@@ -115,5 +117,5 @@ def _with(template: Object, labels: Mapping[str, str], annotations: Mapping[str,
 
 _SETS: Final[Mapping[str, Callable[[Any, str], Iterator[PodSet]]]] = {
     "Pod": _pod, "Job": _job, "JobSet": _job_set, "LeaderWorkerSet": _leader_worker_set,
-    **dict.fromkeys(_REPLICA_SPECS, _kubeflow),
+    **dict.fromkeys(REPLICA_SPECS, _kubeflow),
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from itertools import groupby
 from typing import Any, Final
 
 from kgpu.base.printable import counted, one_line
@@ -15,6 +16,8 @@ _PREEMPTION: Final = " no new claims to deallocate, preemption: "
 """Where the scheduler's message goes on with what preemption came to, which data has."""
 MOST_LINES: Final = 20
 """Pods that text shows of those that land, and of those that don't."""
+MOST_IN_THE_WAY: Final = 8
+"""Pods of a node that text shows where no moves make room there."""
 
 
 def as_text(found: WhatIfAnswer) -> str:
@@ -29,6 +32,7 @@ def _changes(found: WhatIfAnswer) -> Iterator[str]:
         yield "What if: " + "; ".join(one_line(words) for words in found.changes)
     else:
         yield "As it is"
+    yield from (f"✘ the API server would refuse the pods: {one_line(words)}" for words in found.refusals)
 
 
 def _pods(found: WhatIfAnswer) -> Iterator[str]:
@@ -122,7 +126,9 @@ def _defrag(plan: DefragPlan | None) -> Iterator[str]:
     wanted = f"{plan.wanted} {plan.resource} on one node"
     if not plan.node:
         yield f"No plan for {wanted}: {plan.why}"
-        yield from (f"  {count} pods: each {why}" for why, count in sorted(plan.fixed.items()))
+        for why, count in sorted(plan.fixed.items()):
+            yield f"  {counted(count, 'pod')}: {'each ' if count > 1 else ''}{why}"
+        yield from _in_the_way(plan)
     elif not plan.moves:
         yield f"Room for {wanted} is there already: node {plan.node}"
     else:
@@ -131,6 +137,16 @@ def _defrag(plan: DefragPlan | None) -> Iterator[str]:
                     for at, move in enumerate(plan.moves, start=1))  # fmt: skip
         yield "  Nothing of it was done. A pod moves when it is evicted and its controller makes it again: cordon the"
         yield "  other nodes meanwhile, or give it an affinity, as the scheduler chooses by itself."
+
+
+def _in_the_way(plan: DefragPlan) -> Iterator[str]:
+    for name, group in groupby(plan.in_the_way, key=lambda one: one.node):
+        rows = list(group)
+        yield "  " + one_line(f"in the way on node {name}:")
+        for one in rows[:MOST_IN_THE_WAY]:
+            yield "    " + one_line(f"{one.pod} ({one.devices}): {one.why}")
+        if len(rows) > MOST_IN_THE_WAY:
+            yield f"    and {len(rows) - MOST_IN_THE_WAY} more (-o json has all)"
 
 
 def _prices(found: WhatIfAnswer) -> Iterator[str]:
@@ -189,6 +205,7 @@ def as_data(found: WhatIfAnswer) -> dict[str, Any]:
                 for row in found.prices
             ],
         } if found.currency else None,
+        "refusals": list(found.refusals),
         "notes": list(found.notes),
     }  # fmt: skip
 
@@ -221,5 +238,8 @@ def _plan_data(plan: DefragPlan | None) -> dict[str, Any] | None:
     return {
         "resource": plan.resource, "wanted": plan.wanted, "found": bool(plan.node), "node": plan.node or None,
         "why": plan.why or None, "fixed": dict(plan.fixed),
+        "inTheWay": [
+            {"node": one.node, "pod": str(one.pod), "devices": one.devices, "why": one.why} for one in plan.in_the_way
+        ],
         "moves": [{"pod": str(move.pod), "from": move.source, "to": move.target} for move in plan.moves],
     }  # fmt: skip

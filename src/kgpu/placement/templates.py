@@ -27,8 +27,11 @@ _GIB: Final = 1 << 30
 _OVERHEAD: Final = 0.075
 """Of a machine's memory: what Karpenter sets aside for the hypervisor before it knows better."""
 _PODS: Final = 110
-_OF_ONE: Final = (names.LABEL_HOSTNAME, "kgpu.dev/")
-"""Labels of one machine alone, as names or beginnings."""
+_OF_KIND: Final = (
+    names.KGPU_LABEL_MODEL_PREFIX, names.KGPU_LABEL_RDMA_LINK, names.KGPU_LABEL_RDMA_RATE, names.KGPU_LABEL_RDMA_PORTS,
+    names.LABEL_VENDOR, names.LABEL_DEVICE_CONFIG, names.ALLOCATION_LABEL,
+)  # fmt: skip
+"""kgpu's labels that another machine of the kind has, too, as names or beginnings; the others are about one machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +96,18 @@ def of_node(state: PlacementState, node: NodeView, what: str) -> NodeTemplate:
     )  # fmt: skip
     view = replace(
         node, unschedulable=False, ready=True, deleting=False,
-        labels={key: value for key, value in node.labels.items() if not key.startswith(_OF_ONE)},
+        labels={key: value for key, value in node.labels.items() if _is_of_kind(key)},
         taints=tuple(taint for taint in node.taints if not taint.key.startswith(names.PASSING_TAINTS)),
         allocatable={**node.allocatable, **_whole(node)},
     )  # fmt: skip
     spec = mapping(mapping(state.get("Node", node.name)).get("spec"))
     return NodeTemplate(what=what, view=view, daemons=daemons, provider_id=text(spec.get("providerID")))
+
+
+def _is_of_kind(label: str) -> bool:
+    if label == names.LABEL_HOSTNAME:
+        return False
+    return not label.startswith(f"{names.KGPU_DOMAIN}/") or label.startswith(_OF_KIND)
 
 
 def _whole(node: NodeView) -> dict[str, int]:

@@ -15,7 +15,7 @@ from kgpu.base.plain import items, mapping, number, text
 from kgpu.base.printable import one_line
 from kgpu.base.suggest import did_you_mean
 from kgpu.fit import PodView, read
-from kgpu.placement.pod_sets import pod_sets
+from kgpu.placement.pod_sets import HELD_IN, pod_sets
 from kgpu.placement.state import Key, Object, PlacementState
 from kgpu.placement.volumes import claims_of
 
@@ -45,6 +45,8 @@ def pods_of_manifest(state: PlacementState, obj: Object, namespace: str, run: in
     name = name or text(mapping(obj.get("metadata")).get("generateName")).rstrip("-")
     if not name:
         raise ConfigError(f"a {kind} has no name", "metadata.name", "give it one")
+    if (field := HELD_IN.get(kind, "")) and not mapping(obj.get("spec")).get(field):
+        raise ConfigError(f"{kind} {name} has no pods in it", f"spec.{field}, which has them", "correct the manifest")
     space = text(mapping(obj.get("metadata")).get("namespace")) or namespace
     sets = pod_sets(obj, f"{name}-{run}" if run else name)
     if (many := sum(one.count for one in sets)) > MAX_PODS or min([0, *(one.count for one in sets)]) < 0:

@@ -8,11 +8,11 @@ import pytest
 
 from kgpu.kube.client import connect
 from kgpu.kube.port import CONFIG_MAPS, KubeApi
-from tests.kube.contract import Contract, Place, TryingContract
+from tests.kube.contract import Contract, Place, StrictContract, TryingContract
 from tests.lab.real.conftest import Cluster
 
 
-class TestRealApiServer(Contract, TryingContract):
+class TestRealApiServer(Contract, TryingContract, StrictContract):
     @pytest.fixture
     async def api(self, cluster: Cluster) -> AsyncIterator[KubeApi]:
         api = connect(str(cluster.lab.kubeconfig))

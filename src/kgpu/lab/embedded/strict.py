@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.schema import SchemaNode
 
 _API: Final = "io.k8s.apimachinery.pkg."
@@ -85,6 +86,11 @@ def check(obj: Any, node: SchemaNode, *, path: str = "") -> tuple[Any, list[str]
         where = _Where("", "", path)
         cleaned = compiled.explain(obj, where, report)
         return cleaned, report.unknown, report.wrong[:1]
+
+
+def refusal(kind: ApiKind, reasons: list[str]) -> str:
+    """The message that the real server puts around decoding errors."""
+    return f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {", ".join(reasons)}'
 
 
 class Members(list[tuple[str, Any]]):

@@ -8,11 +8,11 @@ import pytest
 
 from kgpu.kube.client import connect
 from kgpu.kube.port import KubeApi
-from tests.kube.contract import Contract, Place, TryingContract
+from tests.kube.contract import Contract, Place, StrictContract, TryingContract
 from tests.lab.embedded.served import Server
 
 
-class TestEmbeddedServer(Contract, TryingContract):
+class TestEmbeddedServer(Contract, TryingContract, StrictContract):
     @pytest.fixture
     async def api(self, server: Server) -> AsyncIterator[KubeApi]:
         api = connect(str(server.kubeconfig))

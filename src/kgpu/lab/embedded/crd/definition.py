@@ -20,7 +20,7 @@ from kgpu.lab.embedded.crd.schemas import clean, each, go_struct
 from kgpu.lab.embedded.kinds import ApiKind
 from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import FieldError, Object, Verbatim, bad_request, bad_value, forbidden_field, required
-from kgpu.lab.embedded.types.rules import refusal
+from kgpu.lab.embedded.strict import refusal
 from kgpu.lab.embedded.types.validate import base, texts
 
 _OPTIONAL_NAMES: Final = ("singular", "shortNames", "listKind", "categories")

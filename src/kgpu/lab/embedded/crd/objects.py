@@ -14,9 +14,9 @@ from kgpu.lab.embedded.crd.version import OBJECT_META, Version
 from kgpu.lab.embedded.kinds import ApiKind, schema_data
 from kgpu.lab.embedded.schema import SchemaNode
 from kgpu.lab.embedded.status import ApiError, FieldError, Object, bad_request, bad_value
-from kgpu.lab.embedded.strict import check
+from kgpu.lab.embedded.strict import check, refusal
 from kgpu.lab.embedded.types.prepare import keep, keep_owned
-from kgpu.lab.embedded.types.rules import refusal, settle
+from kgpu.lab.embedded.types.rules import settle
 from kgpu.lab.embedded.types.shape import DecodeError
 from kgpu.lab.embedded.types.shape import shape as builtin_shape
 from kgpu.lab.embedded.types.validate import base, texts

@@ -14,7 +14,7 @@ from kgpu.lab.embedded.duplicate_fields import StrictError, warnings, words
 from kgpu.lab.embedded.kinds import ApiKind, schema_data
 from kgpu.lab.embedded.schema import ANYTHING, SchemaNode
 from kgpu.lab.embedded.status import FieldError, Object, bad_request
-from kgpu.lab.embedded.strict import check
+from kgpu.lab.embedded.strict import check, refusal
 from kgpu.lab.embedded.types import prepare, validate
 from kgpu.lab.embedded.types.shape import DecodeError, shape
 
@@ -53,11 +53,6 @@ class BuiltinRules:
         return validate.validate(kind, obj, old, subresource)
 
 
-def refusal(kind: ApiKind, reasons: list[str]) -> str:
-    """The message that the real server puts around decoding errors."""
-    return f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {", ".join(reasons)}'
-
-
 def settle(kind: ApiKind, call: Call, complaints: list[str]) -> None:
     """Warn of the errors of strict decoding, or raise StrictError for them, as the call wants it."""
     if complaints and call.validation == "Strict":
@@ -71,4 +66,4 @@ def _schema(name: str) -> SchemaNode:
     return SchemaNode({"$ref": name}, schema_data()) if name else ANYTHING
 
 
-__all__ = ["BuiltinRules", "copied", "refusal", "settle"]
+__all__ = ["BuiltinRules", "copied", "settle"]
