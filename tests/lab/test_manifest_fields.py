@@ -28,6 +28,16 @@ kind: Job
 metadata: {name: train}
 spec: {tmpl: {spec: {containers: [{name: main, image: i}], restartPolicy: Never}}}
 """,
+    "in a CronJob": """
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: nightly}
+spec:
+  schedule: "@daily"
+  jobTemplate:
+    spec:
+      template: {spec: {containers: [{name: main, image: i, resources: {limit: {a: 1}}}], restartPolicy: Never}}
+""",
     "several": """
 apiVersion: v1
 kind: Pod

@@ -169,6 +169,9 @@ TWO = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "templat
 INDEXED = {"parallelism": 3, "completions": 3, "completionMode": "Indexed", "template": template()}
 WORKLOADS = {
     "Indexed Job": (workload("Job", **INDEXED), "ml/Job/w", ["w-0", "w-1", "w-2"]),
+    "CronJob": (
+        workload("CronJob", schedule="@daily", jobTemplate={"spec": INDEXED}), "ml/Job/w-0", ["w-0-0", "w-0-1", "w-0-2"],
+    ),
     "JobSet": (
         workload("JobSet", replicatedJobs=[
             {"name": "driver", "template": {"spec": {"template": template()}}},

@@ -237,7 +237,7 @@ def test_nodes_that_come_and_go_have_their_price() -> None:
         ({"replicas": ("a=0",)}, "0 shares"),
         ({"scale": ("ml/serve=1",)}, "names no workload"),
         ({"scale": ("ml/Deployment/serve=1",)}, "there is no ml/Deployment/serve"),
-        ({"manifests": ({"kind": "CronJob"},)}, "the manifest has a CronJob"),
+        ({"manifests": ({"kind": "DaemonSet"},)}, "the manifest has a DaemonSet"),
         ({"manifests": ({"kind": "Pod", "metadata": {"name": "p"}},)}, "p has no containers"),
         ({"manifests": ({"kind": "Service", "metadata": {"name": "p"}},)}, "the manifest has no pods"),
         ({"defrag_for": 2, "resource": "x/gpu"}, "no node offers x/gpu"),

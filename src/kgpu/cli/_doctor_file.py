@@ -196,10 +196,10 @@ async def refusals(api: TryingApi, objects: tuple[Any, ...], namespace: str) -> 
 
 def _asked(objects: tuple[Any, ...], namespace: str) -> Iterator[tuple[str, Resource, Object]]:
     """Each object that makes pods, and one of each set of its pods as its controller would make it; by its name."""
-    from kgpu.kube.kinds import DEPLOYMENTS, JOBS, REPLICA_SETS, STATEFUL_SETS
+    from kgpu.kube.kinds import CRON_JOBS, DEPLOYMENTS, JOBS, REPLICA_SETS, STATEFUL_SETS
     from kgpu.kube.port import PODS
 
-    rows = {row.kind: row for row in (PODS, DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, JOBS)}
+    rows = {row.kind: row for row in (PODS, DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, JOBS, CRON_JOBS)}
     for obj in objects:
         resource, metadata = rows.get(obj.get("kind")), mapping(obj.get("metadata"))
         space = metadata.get("namespace") or namespace

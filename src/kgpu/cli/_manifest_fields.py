@@ -24,7 +24,7 @@ _MOST: Final = 5
 _LONGEST: Final = 600
 _POD: Final = "io.k8s.api.core.v1.PodTemplateSpec"
 _JOB: Final = "io.k8s.api.batch.v1.JobTemplateSpec"
-_EVERYWHERE: Final = frozenset({"Pod", "Deployment", "ReplicaSet", "StatefulSet", "Job"})
+_EVERYWHERE: Final = frozenset({"Pod", "Deployment", "ReplicaSet", "StatefulSet", "Job", "CronJob"})
 """Kinds that every API server has in the one version that the schemas have."""
 _MINOR: Final = re.compile(r"v?([0-9]{1,4})\.([0-9]{1,4})", re.ASCII)
 

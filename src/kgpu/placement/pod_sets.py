@@ -61,6 +61,12 @@ def _job(obj: Object, name: str) -> Iterator[PodSet]:
     yield from _pods_of_job(mapping(obj.get("spec")), name, {}, {})
 
 
+def _cron_job(obj: Object, name: str) -> Iterator[PodSet]:
+    """One run of it."""
+    job = mapping(mapping(mapping(obj.get("spec")).get("jobTemplate")).get("spec"))
+    yield from _pods_of_job(job, f"{name}-0", {}, {})
+
+
 def _pods_of_job(
     spec: Object, name: str, labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> Iterator[PodSet]:
@@ -116,6 +122,6 @@ def _with(template: Object, labels: Mapping[str, str], annotations: Mapping[str,
 
 
 _SETS: Final[Mapping[str, Callable[[Any, str], Iterator[PodSet]]]] = {
-    "Pod": _pod, "Job": _job, "JobSet": _job_set, "LeaderWorkerSet": _leader_worker_set,
+    "Pod": _pod, "Job": _job, "CronJob": _cron_job, "JobSet": _job_set, "LeaderWorkerSet": _leader_worker_set,
     **dict.fromkeys(REPLICA_SPECS, _kubeflow),
 }  # fmt: skip

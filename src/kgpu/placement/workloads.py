@@ -22,8 +22,8 @@ from kgpu.placement.volumes import claims_of
 MAX_PODS: Final = 20_000
 """The most pods of one question."""
 MADE_OF: Final = (
-    "Pod", "Deployment", "ReplicaSet", "StatefulSet", "Job", "JobSet", "LeaderWorkerSet", "PyTorchJob", "TFJob",
-    "XGBoostJob", "PaddleJob", "MPIJob", "JAXJob",
+    "Pod", "Deployment", "ReplicaSet", "StatefulSet", "Job", "CronJob", "JobSet", "LeaderWorkerSet", "PyTorchJob",
+    "TFJob", "XGBoostJob", "PaddleJob", "MPIJob", "JAXJob",
 )  # fmt: skip
 """The kinds that pods are made of, by ``pod_sets``."""
 BESIDE: Final = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kgpu.kube.kinds import (
+    CRON_JOBS,
     CUSTOM_RESOURCE_DEFINITIONS,
     DAEMON_SETS,
     DEPLOYMENTS,
@@ -22,7 +23,6 @@ from kgpu.kube.port import Resource
 
 REPLICATION_CONTROLLERS: Final = Resource("", "v1", "replicationcontrollers", "ReplicationController")
 CONTROLLER_REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
-CRON_JOBS: Final = Resource("batch", "v1", "cronjobs", "CronJob")
 ENDPOINTS: Final = Resource("", "v1", "endpoints", "Endpoints")
 VOLUME_CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
