@@ -64,7 +64,7 @@ def test_he_sees_his_quota_and_nothing_of_others(tenant: Path) -> None:
     assert done.stdout.splitlines()[1].split()[:6] == ["tenancy", "nvidia.com/gpu", "-", "-", "0", "99"]
     assert "of other namespaces than tenancy" in done.stderr
     assert "pods is forbidden" in kgpu(tenant, "quota", "kube-system").stderr
-    assert "or name a namespace of yours" in kgpu(tenant, "doctor").stderr
+    assert "nor the pods of namespace default" in kgpu(tenant, "doctor").stderr
 
 
 def test_status_shows_him_what_is_his(tenant: Path) -> None:
@@ -77,6 +77,8 @@ def test_status_shows_him_what_is_his(tenant: Path) -> None:
         return "Insufficient nvidia.com/gpu" in kgpu(tenant, "status").stdout
 
     assert polling.holds(told, seconds=90), "the scheduler says so"
+    for words in (("quota",), ("doctor",)):
+        assert "this is namespace tenancy alone" in kgpu(tenant, *words).stderr
     done = kgpu(tenant, "status")
     assert done.returncode == 3, done.stderr
     assert done.stdout.startswith("Namespace tenancy: 0 of 1 pod with accelerators ready\n")

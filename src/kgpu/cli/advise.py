@@ -10,7 +10,7 @@ import click
 
 from kgpu.base.errors import ConfigError, KubeError
 from kgpu.base.printable import one_line
-from kgpu.base.suggest import did_you_mean
+from kgpu.base.suggest import did_you_mean, one_of
 from kgpu.cli import _complete
 from kgpu.cli._common import ExampleGroup, check_kubeconfig, output_option, print_json, run_async
 
@@ -230,6 +230,6 @@ def _check_nodes(named: Collection[str], there: Collection[str]) -> None:
             near = did_you_mean(name, there)
             raise ConfigError(
                 f"there is no node {one_line(name, 80)}" + (f"; {near}" if near else ""),
-                f"one of {len(there)} there are" if there else "a node",
+                one_of(name, there) if there else "a node",
                 "correct --node: kubectl get nodes",
             )
