@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kgpu.cli.main import main
+from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import PODS
 from tests.cli.test_doctor import Course, nothing
 from tests.doctor.test_listing import OneNamespace
@@ -71,3 +72,53 @@ def test_what_depends_on_all_nodes_does_not_ask_for_a_namespace(
     assert "the right to list nodes, and the pods of all namespaces: docs/how-to/doctor-rights.yaml" in err
     assert "for an archive of `kgpu collect`, and ask that with --snapshot FILE" in err
     assert "name a namespace" not in err
+
+
+USAGE = "to list pods, and to get pods/proxy, in kgpu's namespace: docs/how-to/usage-rights.yaml"
+LACKS = {
+    ("usage",): USAGE,
+    ("idle",): USAGE,
+    ("advise", "workload", "ml/train"): USAGE,
+    (
+        "idle",
+        "explain",
+        "ml/train",
+    ): "usage-rights.yaml, those of kgpu:idle-policies and kgpu:idle-explain, too",
+    (
+        "idle",
+        "reclaim",
+        "ml/train",
+    ): "usage-rights.yaml, those of kgpu:idle-policies and kgpu:idle-explain, too",
+    (
+        "logs",
+        "device-plugin",
+    ): "to list pods, and to get pods/log, in kgpu's namespace: docs/how-to/operand-rights.yaml",
+    ("restart", "device-plugin"): "the Role kgpu-restart of docs/how-to/operand-rights.yaml",
+    ("advise", "sharing", "--node", "a"): "to list nodes and resourceslices: docs/how-to/doctor-rights.yaml",
+}
+
+
+@pytest.mark.parametrize("words", LACKS, ids=" ".join)
+def test_who_lacks_rights_is_told_which_and_whom_to_ask(words: tuple[str, ...], capsys: Said) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert f"{LACKS[words]}\n  to do: ask whoever runs the cluster for it" in err
+    shows = LACKS[words] is USAGE
+    assert ("  Namespace ml: 0 of 1 pod with accelerators ready\n  POD " in err) == shows, "what may be seen is shown"
+
+
+def test_agents_that_may_be_found_and_not_asked_are_no_want_of_agents(
+    capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*_args: object, **_kwargs: object) -> FakeApi:
+        api = FakeApi()
+        about = {"name": "a", "namespace": "gpu-operator", "labels": {"app": "kgpu-agent"}}
+        running = {"phase": "Running", "podIP": "10.0.0.1"}
+        api.put(PODS, {"metadata": about, "spec": {"nodeName": "n"}, "status": running})
+        api.refuse["proxy", "pods"] = 403
+        return api
+
+    monkeypatch.setattr("kgpu.kube.client.connect", connect)
+    for words in ("usage", "idle"):
+        code, _, err = run(capsys, words)
+        assert (code, USAGE in err, "usage.enabled" in err) == (2, True, False), err

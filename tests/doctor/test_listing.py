@@ -24,8 +24,6 @@ class OneNamespace(FakeApi):
     """An API server for somebody who may list what is in one namespace, and nodes where that is said."""
 
     space, nodes = "", False
-    namespace = "default"
-    """That of the kubeconfig's context, as the real client has it."""
 
     async def list(self, resource: Resource, *, namespace: str = "", **how: Any) -> Listing:
         if namespace != self.space and not (self.nodes and not resource.namespaced):

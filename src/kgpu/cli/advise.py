@@ -13,6 +13,7 @@ from kgpu.base.printable import one_line
 from kgpu.base.suggest import did_you_mean, one_of
 from kgpu.cli import _complete
 from kgpu.cli._common import ExampleGroup, check_kubeconfig, output_option, print_json, run_async
+from kgpu.cli._rights import NODES, needing
 
 if TYPE_CHECKING:
     from kgpu.advise.answer import SharingAnswer
@@ -218,7 +219,8 @@ async def _read(kubeconfig: str, kube_context: str) -> ReadGpus:
 
     api = connect(kubeconfig, context=kube_context)
     try:
-        return await read(api)
+        async with needing(NODES, api):
+            return await read(api)
     finally:
         await api.close()
 
