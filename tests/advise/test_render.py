@@ -33,6 +33,12 @@ def test_the_table_has_every_cell_and_keeps_to_the_width(width: int) -> None:
     assert shown.endswith("Nodes were not looked at: --no-cluster")
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_no_word_of_the_table_is_cut(width: int) -> None:
+    words = set(as_text(SharingAnswer(why="--no-cluster"), width=width).split())
+    assert {word for row in FACTS for way in SharingWay for word in row.of(way).split()} <= words
+
+
 def test_at_a_wide_screen_each_cell_stands_as_it_is() -> None:
     shown = as_text(SharingAnswer(), width=900)
     assert [(row.key, way) for row in FACTS for way in SharingWay if row.of(way) not in shown] == []

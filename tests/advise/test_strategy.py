@@ -90,3 +90,15 @@ def test_by_which_lists_is_said() -> None:
     sources = tuple(f"list {number}" for number in range(5))
     text = as_text(advise("ml/x", WorkloadCase(use=Figures()), per_gpu_hour=8, currency="USD", price_sources=sources))
     assert "for an hour of a GPU where it ran: list 0; list 1; list 2; and 2 more" in text
+
+
+def test_what_is_not_known_is_no_figure_and_no_reason() -> None:
+    use = Figures(product="", card_mib=0, hours=78.4, recorded_hours=120)
+    text = as_text(advise("ml/x", WorkloadCase(use=use)))
+    assert "GPU: unknown, memory unknown" in text
+    assert "hours: 78 of the 120 that are recorded; 72 are needed" in text
+    for figures in ({"product": ""}, {"memory_mib": None}, {"multiprocessors": None, "activity": None}):
+        found = choose(WorkloadCase(use=Figures(**figures)))
+        assert (found.row, found.why) == (
+            4, "its neighbours are not trusted, and whether a slice has room for it is not known",
+        )  # fmt: skip

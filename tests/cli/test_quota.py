@@ -10,6 +10,7 @@ import pytest
 
 from kgpu.cli.main import main
 from kgpu.formats.usage import UsageState
+from kgpu.kube.port import PODS
 from tests.doctor.test_listing import OneNamespace
 from tests.placement.clusters import GPU, Object, node, pod
 from tests.quota.test_plan import quota
@@ -74,15 +75,49 @@ def test_a_namespace_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFix
     assert "there is no namespace mll; did you mean" in err
 
 
-def test_an_empty_namespace_of_who_may_list_none_is_not_said_to_be_missing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def connect(*_args: object, **_kwargs: object) -> OneNamespace:
-        api = OneNamespace()
-        api.space = "ml"
-        return api
+@pytest.fixture
+def tenant(monkeypatch: pytest.MonkeyPatch) -> OneNamespace:
+    """An API server for who may list what is in the namespace ml."""
+    api = OneNamespace()
+    api.space = "ml"
+    monkeypatch.setattr("kgpu.kube.client.connect", lambda *_args, **_kwargs: api)
+    return api
 
-    monkeypatch.setattr("kgpu.kube.client.connect", connect)
+
+@pytest.mark.usefixtures("tenant")
+def test_an_empty_namespace_of_who_may_list_none_is_not_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "ml")
     assert (code, "there is no namespace" in err) == (0, False), out
     assert "of other namespaces than ml" in err
+
+
+def test_who_may_not_read_the_cluster_sees_the_namespace_of_the_context(
+    tenant: OneNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tenant.namespace = "ml"
+    tenant.put(PODS, pod("p", 2, "a"))
+    code, out, err = run(capsys)
+    assert (code, out.splitlines()[1].split()) == (0, ["ml", GPU, "-", "-", "2", "0"])
+    note = err.splitlines()[0]
+    assert "this is namespace ml alone, that of your kubeconfig's context; another: kgpu quota NAMESPACE" in note
+
+
+@pytest.mark.usefixtures("tenant")
+def test_where_that_may_not_be_read_either_a_namespace_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys)
+    assert (code, out) == (2, "")
+    assert "neither the nodes and pods of the cluster nor the pods of namespace default" in err
+    assert "name a namespace of yours: kgpu quota NAMESPACE" in err
+
+
+def test_a_key_that_counts_nothing_is_told_also_beside_the_one_that_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {f"requests.{GPU}": "4", f"limits.{GPU}": "2"}
+    code, out, _ = run(capsys, "--snapshot", dump(tmp_path, node("a"), pod("p", 1, "a"), quota("q", keys)))
+    assert code == 3
+    assert f"q says 2 for limits.{GPU}, which is never counted: what holds is requests.{GPU}, 4" in out
+    code, out, _ = run(
+        capsys, "--snapshot", dump(tmp_path, node("a"), pod("p", 1, "a"), quota("q", {f"limits.{GPU}": "2"}))
+    )
+    assert (code, "QTA-05" in out, "QTA-06" in out) == (3, True, False), "it is not said to count"

@@ -9,6 +9,7 @@ import pytest
 from kgpu.base.errors import KubeError
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
+from kgpu.doctor.sources.listing import ClusterForbiddenError
 from kgpu.doctor.sources.live import collect
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.port import KubeRefusedError, Listing, Resource
@@ -53,12 +54,12 @@ async def test_the_namespace_is_seen_and_what_is_not_is_told_together() -> None:
     assert all("doctor-rights.yaml" in gap.how for gap in (cluster, others))
 
 
-async def test_without_a_namespace_the_refusal_says_that_one_can_be_named() -> None:
+async def test_without_a_namespace_the_refusal_can_be_told_from_others() -> None:
     one = example("SCH-08")
     api, logs = tenant(one, "ml")
-    with pytest.raises(KubeError) as caught:
+    with pytest.raises(ClusterForbiddenError) as caught:
         await collect(api, logs=logs)
-    assert "name a namespace of yours" in caught.value.remedy
+    assert "doctor-rights.yaml" in caught.value.expected
 
 
 async def test_a_namespace_that_may_not_be_read_either_is_an_error() -> None:

@@ -42,6 +42,25 @@ def tenant(embedded: EmbeddedLab, tmp_path: Path) -> Iterator[Path]:
         run_kubectl(embedded, "delete", "namespace", "tenancy")
 
 
+RIGHTS = Path(__file__).resolve().parents[2] / "docs/how-to/usage-rights.yaml"
+
+
+@pytest.fixture
+def watcher(embedded: EmbeddedLab, tenant: Path) -> Iterator[Path]:
+    """The tenant with the rights to look at usage; those of kgpu's namespace are in one that is made for this."""
+    account = "{kind: ServiceAccount, name: tenant, namespace: tenancy}"
+    rights = RIGHTS.read_text().replace("namespace: team-a", "namespace: tenancy")
+    rights = rights.replace("{apiGroup: rbac.authorization.k8s.io, kind: Group, name: gpu-watchers}", account)
+    rights = rights.replace("namespace: gpu-operator", "namespace: kgpus-own")
+    run_kubectl(embedded, "create", "namespace", "kgpus-own")
+    run_kubectl(embedded, "apply", "-f", "-", stdin=rights)
+    try:
+        yield tenant
+    finally:
+        run_kubectl(embedded, "delete", "-f", "-", stdin=rights)
+        run_kubectl(embedded, "delete", "namespace", "kgpus-own")
+
+
 def kgpu(kubeconfig: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "kgpu", *words, "--kubeconfig", str(kubeconfig)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
@@ -64,7 +83,7 @@ def test_he_sees_his_quota_and_nothing_of_others(tenant: Path) -> None:
     assert done.stdout.splitlines()[1].split()[:6] == ["tenancy", "nvidia.com/gpu", "-", "-", "0", "99"]
     assert "of other namespaces than tenancy" in done.stderr
     assert "pods is forbidden" in kgpu(tenant, "quota", "kube-system").stderr
-    assert "or name a namespace of yours" in kgpu(tenant, "doctor").stderr
+    assert "nor the pods of namespace default" in kgpu(tenant, "doctor").stderr
 
 
 def test_status_shows_him_what_is_his(tenant: Path) -> None:
@@ -77,6 +96,8 @@ def test_status_shows_him_what_is_his(tenant: Path) -> None:
         return "Insufficient nvidia.com/gpu" in kgpu(tenant, "status").stdout
 
     assert polling.holds(told, seconds=90), "the scheduler says so"
+    for words in (("quota",), ("doctor",)):
+        assert "this is namespace tenancy alone" in kgpu(tenant, *words).stderr
     done = kgpu(tenant, "status")
     assert done.returncode == 3, done.stderr
     assert done.stdout.startswith("Namespace tenancy: 0 of 1 pod with accelerators ready\n")
@@ -89,3 +110,28 @@ def test_status_shows_him_what_is_his(tenant: Path) -> None:
     assert (refused.returncode, "you may list neither nodes nor the pods of namespace kube-system" in refused.stderr) == (
         2, True,
     )  # fmt: skip
+
+
+def refused(kubeconfig: Path, *words: str) -> bool:
+    command = ["kubectl", "--kubeconfig", str(kubeconfig), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode == 0) != ("is forbidden" in done.stderr), done.stderr
+    return done.returncode != 0
+
+
+def test_rights_to_see_usage_show_no_pods_of_others_and_change_nothing(watcher: Path) -> None:
+    """With kgpu's agents they see whose GPUs are used, which the file says; the rest is their own namespace's."""
+    assert not refused(watcher, "get", "pods", "-n", "kgpus-own")
+    for words in (
+        ("get", "pods", "-A"), ("get", "pods", "-n", "default"), ("get", "secrets", "-n", "kgpus-own"),
+        ("get", "configmaps", "-n", "kgpus-own"), ("get", "nodes"), ("get", "namespace", "default"),
+        ("delete", "pod", "x", "-n", "kgpus-own"),
+        ("create", "serviceaccount", "more", "-n", "kgpus-own"),
+        ("create", "--raw", "/api/v1/namespaces/kgpus-own/pods/x:9410/proxy/", "-f", "/dev/null"),
+        ("get", "--raw", "/api/v1/namespaces/default/pods/x:9410/proxy/"),
+        ("get", "--raw", "/api/v1/namespaces/kgpus-own/services/x:80/proxy/"),
+    ):  # fmt: skip
+        assert refused(watcher, *words), words
+    # In his namespace he may look at all but agents, which here are in a namespace that the rights do not name.
+    assert "you may not read what GPUs are used for" in kgpu(watcher, "idle", "explain", "tenancy/large").stderr
+    assert "kgpu:idle-explain" in kgpu(watcher, "idle", "explain", "default/large").stderr

@@ -6,18 +6,22 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from kgpu.cli import _idle
 from kgpu.kube.fake import FakeApi
+from kgpu.kube.kinds import GPU_USAGE_OVERRIDES, GPU_USAGE_POLICIES
 from kgpu.kube.operator_namespace import operator_namespace
-from kgpu.kube.port import PODS
+from kgpu.kube.port import PODS, KubeRefusedError
 from kgpu.usage.agents import UsageAgents
+from kgpu.usage.reclaim.model import ReclaimMode
+from kgpu.usage.reclaim.reading import ClusterLook
 from kgpu.usage.states import USUAL_RULES
 
 ROOT = Path(__file__).resolve().parents[2]
-ROLES = {obj["metadata"]["name"]: obj for obj in yaml.safe_load_all((ROOT / "docs/how-to/usage-rights.yaml").read_text())
-         if "rules" in obj}  # fmt: skip
+OBJECTS = list(yaml.safe_load_all((ROOT / "docs/how-to/usage-rights.yaml").read_text()))
+ROLES = {obj["metadata"]["name"]: obj for obj in OBJECTS if "rules" in obj}
 
 
 def rights(*roles: str) -> set[tuple[str, str]]:
@@ -54,8 +58,32 @@ def test_to_explain_one_may_read_what_the_process_reads_and_change_nothing() -> 
     )
     process = {(verb, f"{group}/{resource}") for rule in yaml.safe_load(text) for group in rule["apiGroups"]
                for resource in rule["resources"] for verb in rule["verbs"]}  # fmt: skip
-    explain = rights("kgpu:idle-explain")
+    explain = rights("kgpu:idle-explain", "kgpu:idle-policies")
     assert explain <= process
     assert {verb for verb, _ in explain} == {"get", "list"}
     of_the_process_alone = {"kgpu.dev/gpuusagepolicies/status", "/nodes"}
     assert {what for _, what in process} - {what for _, what in explain} == of_the_process_alone
+
+
+def test_of_all_namespaces_nothing_is_granted_but_policies() -> None:
+    """Pods have variables in them: those of a namespace are for whoever is named there."""
+    everywhere = [obj["roleRef"]["name"] for obj in OBJECTS if obj["kind"] == "ClusterRoleBinding"]
+    assert rights(*everywhere) == {("list", "nvidia.com/clusterpolicies"), ("list", "kgpu.dev/gpuusagepolicies")}
+    bound = {obj["roleRef"]["name"] for obj in OBJECTS if obj["kind"].endswith("Binding")}
+    assert bound == ROLES.keys()
+
+
+async def test_overrides_of_the_namespace_are_enough_for_who_may_list_no_others() -> None:
+    class OneNamespace(FakeApi):
+        async def list(self, resource: Any, *, namespace: str = "", **how: Any) -> Any:
+            if resource == GPU_USAGE_OVERRIDES and namespace != "team-a":
+                raise KubeRefusedError("forbidden", "a right", "ask for it", code=403)
+            return await super().list(resource, namespace=namespace, **how)
+
+    api = OneNamespace()
+    api.put(GPU_USAGE_POLICIES, {"metadata": {"name": "p"}, "spec": {"mode": "notify", "namespaces": ["team-a"]}})
+    about = {"name": "o", "namespace": "team-a"}
+    api.put(GPU_USAGE_OVERRIDES, {"metadata": about, "spec": {"mode": "observe"}})
+    assert (await ClusterLook(api, "").policy("team-a"))[0].mode is ReclaimMode.OBSERVE
+    with pytest.raises(KubeRefusedError):
+        await ClusterLook(api, "").policy("team-b")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 MOST_KINDS: Final = 15
 MOST_NODES: Final = 3
 MOST_NAME: Final = 48
-FIRST_COLUMN: Final = 16
 _STYLES: Final = {
     Possibility.IN_USE: "bold green",
     Possibility.YES: "green",
@@ -43,7 +42,7 @@ def as_text(one: SharingAnswer, *, width: int, color: bool = False) -> str:
 
 def _parts(one: SharingAnswer) -> Iterator[RenderableType]:
     if one.table:
-        yield _table()
+        yield from _table()
     if one.need is not None:
         yield from _need(one.need)
     if one.found is None:
@@ -65,17 +64,17 @@ def _text(words: str, style: str = "") -> Text:
     return Text(words, style=style)
 
 
-def _table() -> RenderableType:
-    from rich.box import SIMPLE_HEAD
+def _table() -> Iterator[RenderableType]:
+    """A property, and below it a line for each way: columns for all ways would cut resources' names in any terminal."""
+    from rich.padding import Padding
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, show_lines=True, padding=(0, 1), expand=True)
-    table.add_column("", width=FIRST_COLUMN)
-    for way in SharingWay:
-        table.add_column(way.words, ratio=1, overflow="fold")
     for row in FACTS:
-        table.add_row(_text(row.title, "bold"), *(_text(row.of(way)) for way in SharingWay))
-    return table
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for way in SharingWay:
+            grid.add_row(_text(way.words), _text(row.of(way)))
+        yield _text(row.title, "bold")
+        yield Padding(grid, (0, 0, 1, 2))
 
 
 def _need(need: SharingNeed) -> Iterator[Text]:

@@ -161,8 +161,11 @@ def smallest_profile(product: str, card_mib: int, memory: int, sm: float) -> tup
 
 
 def _alone(case: WorkloadCase) -> WorkloadStrategy | None:
+    use = case.use
     if case.trusted:
         return None
+    if use.memory_mib is None or case.sm is None or not use.product:
+        return _whole(4, "its neighbours are not trusted, and whether a slice has room for it is not known")
     return _whole(4, "its neighbours are not trusted, and no slice of this model has room for it")
 
 

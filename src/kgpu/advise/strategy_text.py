@@ -120,12 +120,10 @@ def _price(found: WorkloadAdvice) -> Iterator[str]:
 
 def _evidence(found: WorkloadAdvice) -> Iterator[tuple[str, str]]:
     use = found.case.use
-    yield "hours", f"{use.hours:.0f} of {ENOUGH_HOURS} that are needed, of {use.recorded_hours:.0f} that are recorded"
+    yield "hours", f"{use.hours:.0f} of the {use.recorded_hours:.0f} that are recorded; {ENOUGH_HOURS} are needed"
     yield "hours of which it is known what ran", f"{use.watched_hours:.0f}"
-    yield (
-        "GPU",
-        one_line(f"{use.product or 'unknown'}, {use.card_mib} MiB" + (f", slice {use.profile}" if use.profile else "")),
-    )
+    card = f"{use.card_mib} MiB" if use.card_mib else "memory unknown"
+    yield "GPU", one_line(f"{use.product or 'unknown'}, {card}" + (f", slice {use.profile}" if use.profile else ""))
     yield "GPUs in a pod", str(use.gpus_per_pod)
     yield "memory, 99th percentile", "unknown" if use.memory_mib is None else f"{use.memory_mib} MiB"
     yield "activity, 95th percentile", _percent(use.activity)

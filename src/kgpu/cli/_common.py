@@ -185,12 +185,12 @@ def seconds_of(text: str, flag: str) -> int:
 def no_namespace(name: str, known: Collection[str], place: str) -> ConfigError:
     """The error for a namespace that there is not; ``place`` is where its name was given."""
     from kgpu.base.printable import one_line
-    from kgpu.base.suggest import did_you_mean
+    from kgpu.base.suggest import did_you_mean, one_of
 
     near = did_you_mean(name, known)
     return ConfigError(
         f"there is no namespace {one_line(name, 63)}" + (f"; {near}" if near else ""),
-        f"one of {len(known)} there are", f"correct {place}: kubectl get namespaces",
+        one_of(name, known) if known else "a namespace", f"correct {place}: kubectl get namespaces",
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kgpu.base.printable import in_columns, one_line
 from kgpu.base.times import stamp_of
+from kgpu.cli._rights import USAGE, needing
 from kgpu.formats.usage import UsageState
 from kgpu.usage.hour_prices import HourPrices
 
@@ -49,9 +50,12 @@ async def look(api: Client, rules: IdleRules, now: float) -> IdleLook:
     namespace = await operator_namespace(api)
     agents = UsageAgents(api, namespace=namespace, direct=False)
     heard = HeardAgents()
-    found = await agents.find()
-    await agents.all_now(found, rules.window + rules.warm_up + MARGIN, lambda said: heard.heard(said, now))
-    devices = heard.devices(rules, now)
+    async with needing(USAGE, api):
+        found = await agents.find()
+        await agents.all_now(found, rules.window + rules.warm_up + MARGIN, lambda said: heard.heard(said, now))
+        devices = heard.devices(rules, now)
+        if not devices:
+            agents.check_rights()
     silent = dict(agents.silent)
     if not found:
         silent[""] = f"no agent in the namespace {namespace} watches usage: set usage.enabled in the chart"

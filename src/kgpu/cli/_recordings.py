@@ -6,6 +6,8 @@ import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from kgpu.cli._rights import USAGE, needing
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -25,7 +27,8 @@ async def usage_agents(kubeconfig: str, kube_context: str) -> AsyncIterator[Usag
     api = connect(kubeconfig, context=kube_context)
     try:
         inside = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-        yield UsageAgents(api, namespace=await operator_namespace(api), direct=inside)
+        async with needing(USAGE, api):
+            yield UsageAgents(api, namespace=await operator_namespace(api), direct=inside)
     finally:
         await api.close()
 

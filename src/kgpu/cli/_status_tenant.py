@@ -62,7 +62,11 @@ class TenantStatus:
 
     def text(self) -> str:
         """For a terminal: at most 40 pods, those that wait first."""
-        return "\n".join((self._headline(), *self._lines()))
+        return "\n".join((*self.table(), *self._lines()))
+
+    def table(self) -> tuple[str, ...]:
+        """How many there are and what they hold, and a row for each."""
+        return self._headline(), *self._rows()
 
     def _headline(self) -> str:
         if not self.pods:
@@ -75,19 +79,25 @@ class TenantStatus:
         words = f"Namespace {self.namespace}: {len(runs)} of {counted(len(self.pods), 'pod')} with accelerators ready"
         return one_line(words + (f"; they hold {holding}" if holding else ""), _ROOM)
 
-    def _lines(self) -> Iterator[str]:
-        ordered = sorted(self.pods, key=lambda pod: (pod.well, pod.name))
+    @property
+    def _ordered(self) -> list[TenantPod]:
+        return sorted(self.pods, key=lambda pod: (pod.well, pod.name))
+
+    def _rows(self) -> Iterator[str]:
+        ordered = self._ordered
         if ordered:
             rows = [(pod.name, pod.asks, pod.state, pod.node or "-") for pod in ordered[:_MOST_ROWS]]
             yield from in_columns([_HEAD, *([one_line(cell, 80) for cell in row] for row in rows)])
         if len(ordered) > _MOST_ROWS:
             yield f"and {counted(len(ordered) - _MOST_ROWS, 'more pod')}; kgpu status -o json has them all"
+
+    def _lines(self) -> Iterator[str]:
         for row in self.quotas:
             if row.hard is not None:
                 full = " (used up)" if row.full else ""
                 words = f"quota {row.quota}: {row.used or 0} of {row.hard} {row.resource} used{full}"
                 yield one_line(words, _ROOM)
-        for pod in [pod for pod in ordered if not pod.well][:_MOST_ROWS]:
+        for pod in [pod for pod in self._ordered if not pod.well][:_MOST_ROWS]:
             yield one_line(f"✘ pod {pod.name}: {pod.why or pod.state}", 2 * _ROOM)
             yield f"    to do: {one_line(f'kgpu doctor pod {self.namespace}/{pod.name}', _ROOM)}"
         yield f"not known: {_UNSEEN}"

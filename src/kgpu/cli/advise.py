@@ -10,9 +10,10 @@ import click
 
 from kgpu.base.errors import ConfigError, KubeError
 from kgpu.base.printable import one_line
-from kgpu.base.suggest import did_you_mean
+from kgpu.base.suggest import did_you_mean, one_of
 from kgpu.cli import _complete
 from kgpu.cli._common import ExampleGroup, check_kubeconfig, output_option, print_json, run_async
+from kgpu.cli._rights import NODES, needing
 
 if TYPE_CHECKING:
     from kgpu.advise.answer import SharingAnswer
@@ -218,7 +219,8 @@ async def _read(kubeconfig: str, kube_context: str) -> ReadGpus:
 
     api = connect(kubeconfig, context=kube_context)
     try:
-        return await read(api)
+        async with needing(NODES, api):
+            return await read(api)
     finally:
         await api.close()
 
@@ -230,6 +232,6 @@ def _check_nodes(named: Collection[str], there: Collection[str]) -> None:
             near = did_you_mean(name, there)
             raise ConfigError(
                 f"there is no node {one_line(name, 80)}" + (f"; {near}" if near else ""),
-                f"one of {len(there)} there are" if there else "a node",
+                one_of(name, there) if there else "a node",
                 "correct --node: kubectl get nodes",
             )

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from kgpu.base.errors import ConfigError
-from kgpu.base.suggest import did_you_mean
+from kgpu.base.suggest import did_you_mean, one_of
 from kgpu.cli import _complete
-from kgpu.cli._common import ExampleCommand, check_kubeconfig, no_namespace, output_option, run_async
+from kgpu.cli._common import ExampleCommand, check_kubeconfig, no_namespace, output_option, run_async, with_api
 from kgpu.cli._doctor_kinds import KINDS
+from kgpu.cli._own_namespace import context_namespace, or_own_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from kgpu.doctor.host_facts import Xid
     from kgpu.doctor.model import Report, Subject
     from kgpu.doctor.snapshot import Snapshot
+    from kgpu.kube.client import Client
 
 EXAMPLES: Final = """
 kgpu doctor
@@ -70,7 +72,8 @@ def doctor(
 ) -> None:  # fmt: skip
     """Say why GPU pods, nodes or the cluster do not work: the cause, the proof, and what to do.
 
-    Needs no more than rights to read, and changes nothing. Exit code 0: nothing is wrong; 1: there are findings; 2: it
+    Needs no more than rights to read, and changes nothing; who may read one namespace alone is told of that, by default
+    the one of the kubeconfig's context. Exit code 0: nothing is wrong; 1: there are findings; 2: it
     could not look, or what it saw is not enough to judge.
     """
     if explain_id:
@@ -91,8 +94,8 @@ def doctor(
         raise ConfigError("--from and --host exclude each other", "one of the two", "leave one out")
     if namespace and host:
         raise ConfigError("-n beside --host: a machine is in no namespace", "one of them", "leave -n out")
-    wanted = parse_target(target, namespace)
     check_kubeconfig(context, kubeconfig)
+    wanted = parse_target(target, namespace, lambda: "default" if path or host else context_namespace(kubeconfig))
     where = (wanted, path, kubeconfig, root if host else "", wanted.namespace if wanted else namespace)
     if watch:
         from kgpu.cli._doctor_watch import DoctorWatch
@@ -104,8 +107,12 @@ def doctor(
     raise click.exceptions.Exit(report.exit_code)
 
 
-def parse_target(words: tuple[str, ...], namespace: str) -> Subject | None:
-    """``pod ml/train``, ``pod/train`` with ``-n ml``, ``node gpu-1``. Raises ConfigError."""
+def parse_target(
+    words: tuple[str, ...], namespace: str, usual: Callable[[], str] = lambda: "default"
+) -> Subject | None:  # fmt: skip
+    """``pod ml/train``, ``pod/train`` with ``-n ml``, ``node gpu-1``; ``usual`` is asked for a namespace where none is
+    named. Raises ConfigError.
+    """
     from kgpu.doctor.model import Subject
 
     if not words:
@@ -121,7 +128,7 @@ def parse_target(words: tuple[str, ...], namespace: str) -> Subject | None:
     if kind == "Node":
         return Subject(kind, parts[1])
     space, slash, name = parts[1].rpartition("/")
-    return Subject(kind, name, (space if slash else namespace) or "default")
+    return Subject(kind, name, (space if slash else namespace) or usual())
 
 
 def _explain(wanted: str, output: str) -> str:
@@ -161,7 +168,7 @@ def _data(data: object, output: str) -> str:
 
 
 async def look(wanted: Subject | None, path: str, kubeconfig: str, root: str, namespace: str = "") -> Report:
-    """Look once; at a namespace alone where no object of it is wanted.
+    """Look once; at a namespace alone where no object of it is wanted, or where no more may be read.
 
     Raises UserError when nothing can be seen, or what was named is not there.
     """
@@ -171,7 +178,7 @@ async def look(wanted: Subject | None, path: str, kubeconfig: str, root: str, na
 
     gc.disable()  # a large cluster is millions of objects that all stay: there is no garbage to look for
     try:
-        snapshot = await snapshot_of(path, kubeconfig, root, wanted, namespace=namespace)
+        snapshot, namespace = await _seen_in(path, kubeconfig, root, wanted, namespace)
         if wanted is not None and snapshot.get(wanted.kind, wanted.name, wanted.namespace) is None:
             raise _unknown(wanted, snapshot, path)
         if namespace and wanted is None:
@@ -198,15 +205,27 @@ async def snapshot_of(
         from kgpu.doctor.sources.host import snapshot_of_host
 
         return await snapshot_of_host(root, judge=xids_in)
+    return await with_api(kubeconfig, lambda api: _collected(api, target, namespace))
+
+
+async def _collected(api: Client, target: Subject | None, namespace: str) -> Snapshot:
     from kgpu.doctor.sources.live import collect
-    from kgpu.kube.client import connect
     from kgpu.kube.pod_logs import PodLogs
 
-    api = connect(kubeconfig)
-    try:
-        return (await collect(api, logs=PodLogs(api), target=target, namespace=namespace)).judged(xids_in)
-    finally:
-        await api.close()
+    return (await collect(api, logs=PodLogs(api), target=target, namespace=namespace)).judged(xids_in)
+
+
+async def _seen_in(
+    path: str, kubeconfig: str, root: str, target: Subject | None, namespace: str
+) -> tuple[Snapshot, str]:  # fmt: skip
+    """What there is to see, and of which namespace, "" for all."""
+    if path or root or target is not None:
+        return await snapshot_of(path, kubeconfig, root, target, namespace=namespace), namespace
+
+    async def look_at(api: Client) -> tuple[Snapshot, str]:
+        return await or_own_namespace(api, namespace, lambda space: _collected(api, None, space), how="-n NS")
+
+    return await with_api(kubeconfig, look_at)
 
 
 def check_namespace(found: Snapshot, namespace: str) -> None:
@@ -253,11 +272,12 @@ def _unknown(wanted: Subject, snapshot: Snapshot, path: str) -> ConfigError:
         else [obj.path for obj in (snapshot.pods.values() if wanted.kind == "Pod" else snapshot.all(wanted.kind))]
     )
     name = f"{wanted.namespace}/{wanted.name}" if wanted.namespace else wanted.name
+    here = [one for one in known if wanted.namespace and one.startswith(f"{wanted.namespace}/")]
     near = did_you_mean(name, known)
     where = f"in {path}" if path else "in this cluster"
     return ConfigError(
         f"there is no {wanted} {where}" + (f"; {near}" if near else ""),
-        f"one of {len(known)} there are" if known else f"a {wanted.kind}",
+        one_of(name, here or known) if known else f"a {wanted.kind}",
         "correct the name or the namespace (-n)",
     )
 

@@ -11,6 +11,7 @@ import click
 from kgpu.base.errors import ConfigError
 from kgpu.cli import _complete
 from kgpu.cli._common import ListingGroup, check_kubeconfig, output_option, print_json, run_async, with_api
+from kgpu.cli._rights import EXPLAIN, needing
 
 if TYPE_CHECKING:
     from kgpu.cli._idle import IdleLook
@@ -126,11 +127,12 @@ def explain(context: click.Context, *, who: str, kubeconfig: str, output: str) -
 
     async def work(api: Client) -> None:
         space, _ = requests.split_name(who)
-        policy, _ = await ClusterLook(api, "").policy(space)
-        found, workload = await _found(api, who, policy.stop)
-        _say_silent(found)
-        word = await _idle.process_word(api, found.namespace, found.now)
-        one = await requests.explain(ClusterLook(api, found.namespace), workload, found.now, word)
+        async with needing(EXPLAIN, api):
+            policy, _ = await ClusterLook(api, "").policy(space)
+            found, workload = await _found(api, who, policy.stop)
+            _say_silent(found)
+            word = await _idle.process_word(api, found.namespace, found.now)
+            one = await requests.explain(ClusterLook(api, found.namespace), workload, found.now, word)
         if output == "json":
             print_json(_idle.explained_data(one))
         else:
@@ -196,8 +198,9 @@ def reclaim(context: click.Context, *, who: str, dry_run: bool, kubeconfig: str)
 
     async def work(api: Client) -> int:
         space, _ = requests.split_name(who)
-        policy, _ = await ClusterLook(api, "").policy(space)
-        found, workload = await _found(api, who, policy.stop)
+        async with needing(EXPLAIN, api):
+            policy, _ = await ClusterLook(api, "").policy(space)
+            found, workload = await _found(api, who, policy.stop)
         target, why = await requests.reclaim(
             api, workload, now=found.now, by=getpass.getuser(), own_namespace=found.namespace, evict=evict,
             word=await _idle.process_word(api, found.namespace, found.now), dry_run=dry_run,

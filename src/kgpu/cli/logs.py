@@ -9,6 +9,7 @@ import click
 from kgpu.base.printable import counted, one_line
 from kgpu.cli import _operand
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, run_async, seconds_of, with_api
+from kgpu.cli._rights import LOGS, needing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,11 +80,12 @@ async def _show(
     from kgpu.workloads.find import find
     from kgpu.workloads.logs import followed, written
 
-    found = await find(api, row, namespace=namespace, node=node)
+    async with needing(LOGS, api):
+        found = await find(api, row, namespace=namespace, node=node)
     _tell_whose(row, found.pods)
     source = PodLogs(api)
     lines = followed(source, found.pods, wish) if follow else written(source, found.pods, wish)
-    async with aclosing(lines):
+    async with needing(LOGS, api), aclosing(lines):
         async for line in lines:
             _print(line, output, marked=len(found.pods) > 1)
 

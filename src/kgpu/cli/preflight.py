@@ -9,7 +9,7 @@ import click
 from kgpu import __version__
 from kgpu.base.errors import ConfigError
 from kgpu.base.printable import counted
-from kgpu.base.suggest import did_you_mean
+from kgpu.base.suggest import did_you_mean, one_of
 from kgpu.cli import _complete
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, run_async
 from kgpu.formats.names import ENV_HOST_ROOT, IMAGE_REPOSITORY
@@ -225,7 +225,7 @@ def _known(snapshot: Snapshot, nodes: tuple[str, ...]) -> None:
             near = did_you_mean(name, snapshot.nodes)
             raise ConfigError(
                 f"there is no node {name}" + (f"; {near}" if near else ""),
-                f"one of {len(snapshot.nodes)} there are" if snapshot.nodes else "a node",
+                one_of(name, snapshot.nodes) if snapshot.nodes else "a node",
                 "correct --node: kubectl get nodes",
             )
 

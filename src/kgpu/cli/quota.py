@@ -9,7 +9,7 @@ import click
 
 from kgpu.base.printable import one_line
 from kgpu.cli import _complete
-from kgpu.cli._cluster_objects import objects_of, seen
+from kgpu.cli._cluster_objects import objects_of, seen_in
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, no_namespace, output_option, print_json, run_async
 
 if TYPE_CHECKING:
@@ -39,15 +39,16 @@ FOUND: Final = 3
 def quota(context: click.Context, *, namespace: str, file: str, snapshot: str, kubeconfig: str, output: str) -> None:
     """Show what quotas allow of accelerators of all vendors, what pods hold and wait for, and what is not counted.
 
-    HARD and USED are those of the quota that leaves least; BUSY and IDLE are GPUs on average over the recording, of
-    the whole namespace. Reads, and changes nothing. Exit code 3: some quota counts nothing or can be passed by.
+    For who may not read the whole cluster it is the namespace of the kubeconfig's context. HARD and USED are those of
+    the quota that leaves least; BUSY and IDLE are GPUs on average over the recording, of the whole namespace. Reads,
+    and changes nothing. Exit code 3: some quota counts nothing or can be passed by.
     """
     from kgpu.quota import render
     from kgpu.quota.plan import READS, QuotaBook, gaps, rows
 
     check_kubeconfig(context, kubeconfig)
     use = _use(file) if file else None
-    cluster = run_async(seen(snapshot, kubeconfig, READS, namespace=namespace))
+    cluster, namespace = run_async(seen_in(snapshot, kubeconfig, READS, namespace, how="kgpu quota NAMESPACE"))
     book = QuotaBook(objects_of(cluster, READS))
     # Who may not list namespaces sees none of one that is empty.
     if namespace and namespace not in book.spaces() and (snapshot or "Namespace" in cluster.listed):

@@ -16,6 +16,7 @@ from kgpu.cli._common import (
     seconds_of,
     with_api,
 )
+from kgpu.cli._rights import RESTART, needing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +59,8 @@ def restart(
     tell = (lambda _: None) if output == "json" else click.echo
 
     async def work(api: Client) -> dict[str, Any]:
-        return await _restart(api, row, node=node, namespace=namespace, seconds=seconds, tell=tell)
+        async with needing(RESTART, api):
+            return await _restart(api, row, node=node, namespace=namespace, seconds=seconds, tell=tell)
 
     done = run_async(with_api(kubeconfig, work))
     if output == "json":

@@ -104,6 +104,8 @@ class FakeApi:
         self.down = False
         self.refuse: dict[tuple[str, str], int] = {}
         """Calls to answer with an HTTP status: ``{("apply", "nodes"): 403}``."""
+        self.namespace = "default"
+        """That of the kubeconfig's context, as the real client has it."""
         self.version = (1, 35)
         self.served: set[Resource] = set()
         """Kinds that discovery shows beside those of which there are objects."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from kgpu.base.errors import ConfigError
 from kgpu.base.plain import mapping, text
 from kgpu.base.printable import counted, one_line
-from kgpu.base.suggest import did_you_mean
+from kgpu.base.suggest import did_you_mean, one_of
 from kgpu.fit.model import BudgetView, NodeView, PodView
 from kgpu.fit.selectors import Taint
 from kgpu.formats.accelerators import is_accelerator
@@ -52,7 +52,8 @@ def _node(state: PlacementState, name: str) -> NodeView:
         near = did_you_mean(name, state.snapshot.nodes)
         raise ConfigError(
             f"there is no node {one_line(name, 80)}" + (f"; {near}" if near else ""),
-            f"one of {len(state.snapshot.nodes)} there are", "correct the name: kubectl get nodes",
+            one_of(name, state.snapshot.nodes) if state.snapshot.nodes else "a node",
+            "correct the name: kubectl get nodes",
         )  # fmt: skip
     return found.view
 

@@ -128,7 +128,7 @@ def gaps(book: QuotaBook, namespace: str = "") -> tuple[QuotaGap, ...]:
 
 
 def _bare(quota: QuotaView) -> list[str]:
-    return [key.removeprefix(_REQUESTS) for key in quota.hard]
+    return [key.removeprefix(_REQUESTS) for key in quota.hard if key.startswith(_REQUESTS)]
 
 
 def _resources_past(

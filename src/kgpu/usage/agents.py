@@ -16,13 +16,14 @@ from kgpu.base.plain import mapping, text
 from kgpu.base.printable import one_line
 from kgpu.formats import names
 from kgpu.formats.usage_now import MAX_BYTES, NOW_PATH, UsageNow, decode
-from kgpu.kube.port import PODS, KubeApi, Object, PodPages, Selector
+from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, Object, PodPages, Selector
 from kgpu.kube.wire import WireError
 from kgpu.usage.pod_text import PodPort, pod_text
 
 DEADLINE: Final = 10.0
 AT_ONCE: Final = 32
 APPS: Final = (names.AGENT_DAEMON_SET, names.USAGE_DAEMON_SET)
+_FORBIDDEN: Final = 403
 T = TypeVar("T")
 
 
@@ -55,6 +56,7 @@ class UsageAgents:
         self._places = asyncio.Semaphore(AT_ONCE)
         self.silent: dict[str, str] = {}
         """Why nodes have not answered, since they were asked last."""
+        self._forbidden: KubeRefusedError | None = None
 
     async def find(self) -> tuple[UsagePod, ...]:
         """The running agents, one a node. Raises KubeError."""
@@ -94,11 +96,18 @@ class UsageAgents:
         except TimeoutError:
             self.silent[agent.node] = f"no answer within {self._deadline:g} s"
         except (UserError, WireError, OSError) as error:
+            if isinstance(error, KubeRefusedError) and error.code == _FORBIDDEN and error.reason:
+                self._forbidden = error  # by the API server: an agent gives no reason of that form
             self.silent[agent.node] = one_line(error.what if isinstance(error, UserError) else str(error), 200)
         else:
             self.silent.pop(agent.node, None)
             return answer
         return None
+
+    def check_rights(self) -> None:
+        """Raises KubeRefusedError where an agent could not be asked for want of the right to get pods/proxy."""
+        if self._forbidden is not None:
+            raise self._forbidden
 
     async def _page(self, agent: UsagePod, path: str, query: dict[str, str]) -> str:
         where = PodPort(agent.namespace, agent.pod, agent.address, names.USAGE_PORT)

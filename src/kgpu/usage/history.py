@@ -129,6 +129,7 @@ async def recorded_in(agents: UsageAgents, *, since: int = 0) -> UsageRecording:
             ).printable()
         )  # fmt: skip
     if not found.devices:
+        agents.check_rights()
         why = "; ".join(f"{node}: {said}" for node, said in sorted(agents.silent.items())[:3])
         raise ConfigError(
             "nothing has recorded what GPUs are used for" + (f" ({why})" if why else ""),

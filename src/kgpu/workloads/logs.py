@@ -69,7 +69,9 @@ def container_of(pod: ServingPod, wish: LogWish) -> str:
 
 
 async def written(source: LogSource, pods: Sequence[ServingPod], wish: LogWish) -> AsyncGenerator[LogLine, None]:
-    """The lines that are there, pod by pod in their order. A pod whose log can't be read is told in its place."""
+    """The lines that are there, pod by pod in their order. A pod whose log can't be read is told in its place.
+    Raises KubeRefusedError for want of rights.
+    """
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def read(pod: ServingPod) -> list[LogLine]:
@@ -95,6 +97,8 @@ async def _read(source: LogSource, pod: ServingPod, wish: LogWish) -> list[LogLi
             since=wish.since,
         )  # fmt: skip
     except KubeError as error:
+        if isinstance(error, KubeRefusedError) and error.code == HTTPStatus.FORBIDDEN:
+            raise  # so it is for all of them
         if wish.previous and isinstance(error, KubeRefusedError) and error.code == HTTPStatus.BAD_REQUEST:
             return [LogLine(pod=pod, container=container, text=f"container {container} had no run before", note=True)]
         state = f"{pod.state}; " if pod.state else ""

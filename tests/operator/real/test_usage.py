@@ -250,7 +250,7 @@ def watched(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wa
     rights = RIGHTS.read_text().replace(
         "{apiGroup: rbac.authorization.k8s.io, kind: Group, name: gpu-watchers}",
         "{kind: ServiceAccount, name: watcher, namespace: default}",
-    )
+    ).replace("namespace: team-a", "namespace: research")  # fmt: skip
     with receiving_beside(host=site.lab.network.host_ip) as slack:
         for space in ("research", "team-b"):
             kubectl("create", "namespace", space)

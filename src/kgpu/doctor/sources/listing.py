@@ -22,6 +22,10 @@ _NAMED: Final = 4
 _FIRST: Final = frozenset({"nodes", "pods", "events"})
 
 
+class ClusterForbiddenError(KubeError):
+    """Nodes, or the pods of all namespaces, may not be listed; a namespace of one's own may be readable."""
+
+
 class Api(KubeApi, KubeDiscovery, Protocol):
     """What is needed of the API server."""
 
@@ -42,7 +46,9 @@ class KindListing:
     beyond: list[str] = field(default_factory=list)
 
     async def add(self, row: Wanted) -> None:
-        """What there is of a kind. Raises KubeError for one without which nothing can be said."""
+        """What there is of a kind. Raises KubeError for one without which nothing can be said, which is a
+        ClusterForbiddenError where a namespace could be named.
+        """
         resource = row.resource
         if row.any_version and self.served:
             here = self.served.get((resource.group, resource.kind))
@@ -90,8 +96,10 @@ class KindListing:
         if resource.kind not in NEEDED or (self.namespace and forbidden and not resource.namespaced):
             return
         if forbidden and not self.namespace:
-            remedy = f"{error.remedy}; or name a namespace of yours"
-            raise KubeError(error.what, "the right to read the cluster: docs/how-to/doctor-rights.yaml", remedy)
+            raise ClusterForbiddenError(
+                error.what, "the right to list nodes, and the pods of all namespaces: docs/how-to/doctor-rights.yaml",
+                "ask whoever runs the cluster for it",
+            )  # fmt: skip
         raise error
 
     def tell(self) -> None:

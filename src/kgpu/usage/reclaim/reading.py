@@ -49,9 +49,18 @@ class ClusterLook:
     async def policy(self, namespace: str) -> tuple[ReclaimPolicy, str]:
         """What is in force in a namespace, and why nothing may be stopped."""
         if namespace not in self._in_force:
-            overrides = await self.listed(GPU_USAGE_OVERRIDES)
+            overrides = await self._overrides(namespace)
             self._in_force[namespace] = policy_for(await self.policies(), overrides, namespace)
         return self._in_force[namespace]
+
+    async def _overrides(self, namespace: str) -> tuple[Object, ...]:
+        """At least those of the namespace: all that count there, for who may list no others."""
+        try:
+            return await self.listed(GPU_USAGE_OVERRIDES)
+        except KubeRefusedError as refused:
+            if refused.code != 403:
+                raise
+            return await self.listed(GPU_USAGE_OVERRIDES, namespace)
 
     async def doubt(self, policy: ReclaimPolicy, workload: HeldWorkload) -> str:
         """Why whoever follows the policy doubts what is said of the workload, by the policy's status; "" where that

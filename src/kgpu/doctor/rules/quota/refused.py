@@ -230,11 +230,13 @@ def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
             resource = str(key).removeprefix("limits.")
             if str(key).startswith("requests.") or not matching.is_accelerator(resource):
                 continue
-            if f"requests.{resource}" in hard:
-                continue
             by_hami = str(key) == f"limits.{names.GPU_RESOURCE}" and any(
                 hami.cards(node) is not None for node in snapshot.nodes.values()
             )
+            if f"requests.{resource}" in hard:
+                if not by_hami:
+                    yield _counted_beside(quota, str(key), resource)
+                continue
             yield Finding(
                 subject=quota.subject,
                 cause=f"{quota} limits {key}, which HAMi's scheduler alone counts: Kubernetes does not"
@@ -254,6 +256,25 @@ def wrong_prefix(snapshot: Snapshot) -> Iterator[Finding]:
                 confidence=CERTAIN,
                 level=Level.NOTE if by_hami else Level.PROBLEM,
             )
+
+
+def _counted_beside(quota: Obj, key: str, resource: str) -> Finding:
+    """Of a key that counts nothing beside the one that does: nobody passes by, but what it says is not so."""
+    hard, counts = quota.map("spec.hard"), f"requests.{resource}"
+    return Finding(
+        subject=quota.subject,
+        cause=(
+            f"{quota} says {plain(str(hard[key]))} for {plain(key)}, which is never counted: what holds is "
+            f"{plain(counts)}, {plain(str(hard[counts]))}"
+        ),
+        evidence=(quota.cite(f"spec.hard[{key}]"), quota.cite(f"spec.hard[{counts}]")),
+        remedy=(
+            Remedy("take it out, so that nobody relies on it:"),
+            remedies.patch(quota.namespace, "resourcequota", quota.name, {"spec": {"hard": {plain(key): None}}}),
+        ),
+        confidence=CERTAIN,
+        level=Level.NOTE,
+    )
 
 
 def _was_given(pod: Pod, resource: str) -> bool:

@@ -25,7 +25,8 @@ def passed_by(snapshot: Snapshot) -> Iterator[Finding]:
     counted with nvidia.com/gpu.
     """
     for quota in snapshot.all("ResourceQuota"):
-        counted = {str(key).removeprefix("requests.") for key in quota.map("spec.hard")}
+        keys = map(str, quota.map("spec.hard"))
+        counted = {key.removeprefix("requests.") for key in keys if key.startswith("requests.")}
         mine = {matching.vendor_of(name) for name in counted} - {""}
         if not mine:
             continue

@@ -39,7 +39,7 @@ class ResourceQuota:
         if review.operation not in {"CREATE", "UPDATE"} or not review.namespace or review.subresource:
             return
         kind = review.kind
-        if kind.custom and review.operation == "UPDATE":
+        if review.operation == "UPDATE" and (kind.custom or (kind.key == PODS and not _moves(review))):
             return
         for quota in sorted(reads.list("", "resourcequotas", review.namespace), key=_name):
             if rules.matches(quota, kind.group, kind.plural, review.obj):
@@ -69,6 +69,15 @@ class ResourceQuota:
             requested, so_far, limited = (rules.amounts_text(part) for part in parts)
             why = f"exceeded quota: {_name(quota)}, requested: {requested}, used: {so_far}, limited: {limited}"
             raise refused(review, why)
+
+
+def _moves(review: Review) -> bool:
+    """Whether a pod gets or loses a deadline, which another quota may count: nothing else of its amounts can change."""
+    return _has_deadline(review.obj) != _has_deadline(review.old or {})
+
+
+def _has_deadline(pod: Object) -> bool:
+    return (pod.get("spec") or {}).get("activeDeadlineSeconds") is not None
 
 
 def _name(quota: Object) -> str:
