@@ -104,7 +104,7 @@ def list_(
         elif table:
             click.echo("\n".join(_idle.table_of(table, found.now)))
         else:
-            click.echo(f"nothing is idle for {least} or longer", err=True)
+            click.echo(f"nothing is idle for {least} or longer{_idle.too_young(found, namespace)}", err=True)
         _say_silent(found)
         if not watch:
             context.exit(IDLE if table else 0)
