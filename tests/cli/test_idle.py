@@ -185,6 +185,11 @@ def test_one_busy_gpu_keeps_the_workload_from_being_idle(cluster: Cluster, capsy
     assert (code, err) == (0, "nothing is idle for 1h or longer\n")
 
 
+def test_who_asks_for_what_holds_nothing_any_more_is_told_how_it_comes_back(cluster: Cluster, capsys: Said) -> None:
+    cluster.agent("gpu-1", device(0, hours=5))
+    assert "comes back by: kgpu idle resume team-a/gone" in run(capsys, "explain", "team-a/gone")[2]
+
+
 def test_who_does_nothing_and_is_too_young_is_told(cluster: Cluster, capsys: Said) -> None:
     still = device(0, hours=5)
     (holder,) = still.holders

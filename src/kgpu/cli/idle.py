@@ -246,7 +246,8 @@ async def _found(api: Client, who: str, rules: IdleRules) -> tuple[IdleLook, Hel
         why = _silence(found)
         raise ConfigError(
             f"no agent knows a workload {name} in {space} that holds GPUs" + (f" ({why})" if why else ""),
-            "the name of a pod that holds a GPU, or of what it belongs to", "`kgpu top` shows who holds which GPU",
+            "the name of a pod that holds a GPU, or of what it belongs to",
+            f"`kgpu top` shows who holds which GPU; what was stopped comes back by: kgpu idle resume {space}/{name}",
         )  # fmt: skip
     return found, workload
 
