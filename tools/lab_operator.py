@@ -1,4 +1,5 @@
-"""Writes ``src/kgpu/lab/operator_objects.yaml``, what Helm makes of charts/kgpu for a lab. ``--check``: 1 if stale.
+"""Writes ``src/kgpu/lab/operator_objects.yaml``, what Helm makes of charts/kgpu for a lab, and ``usage_objects.yaml``,
+what is new or other of it where usage is recorded. ``--check``: 1 if stale.
 
 Needs Helm, which ``kgpu lab build --helm`` makes. Hooks are left out: a lab is taken down as a whole.
 """
@@ -17,30 +18,45 @@ from kgpu.lab.real import build
 CHART = Path(__file__).parent.parent / "charts" / "kgpu"
 # Labs of both kinds have admission policies, so that what a cluster refuses is refused there too.
 POLICY = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
-HEAD = "# Made by tools/lab_operator.py from charts/kgpu and operator_values.yaml.\n"
+HEAD = "# Made by tools/lab_operator.py from charts/kgpu and %s.\n"
+BREAK = "---\n"
 
 
-def made(helm: str, *values: str, kinds: Sequence[str] = ()) -> str:
-    """The objects as text; ``values`` as Helm's ``--set`` takes them, ``kinds`` are what the cluster has besides."""
+def made(helm: str, *values: str, kinds: Sequence[str] = (), files: Sequence[Path] = ()) -> str:
+    """The objects as text; ``values`` as Helm's ``--set`` takes them, ``files`` as its ``--values``, ``kinds`` are what
+    the cluster has besides.
+    """
     command = [helm, "template", "kgpu", str(CHART), "--namespace", GPU_OPERATOR_NAMESPACE, "--no-hooks"]
-    command += ["--values", str(operator.VALUES), "--kube-version", "v1.30.0", "--api-versions", POLICY]
+    command += [word for file in (operator.VALUES, *files) for word in ("--values", str(file))]
+    command += ["--kube-version", "v1.30.0", "--api-versions", POLICY]
     command += [word for kind in kinds for word in ("--api-versions", kind)]
     command += [word for value in values for word in ("--set", value)]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     lines = (line.rstrip() for line in text.splitlines())
-    return HEAD + "\n".join(line for line in lines if line and not line.startswith("# Source:")) + "\n"
+    return "\n".join(line for line in lines if line and not line.startswith("# Source:")) + "\n"
+
+
+def usage_only(helm: str, plain: str) -> str:
+    """Of the objects where usage is recorded those that are not among ``plain``, as text."""
+    known = set(plain.split(BREAK))
+    return "".join(BREAK + text for text in made(helm, files=[operator.USAGE_VALUES]).split(BREAK) if text not in known)
 
 
 def main(arguments: list[str]) -> int:
-    text = made(build.ensure_helm())
-    if operator.OBJECTS.exists() and operator.OBJECTS.read_text() == text:
-        return 0
-    if "--check" in arguments:
-        print(f"{operator.OBJECTS} is not current; run: python tools/lab_operator.py", file=sys.stderr)
-        return 1
-    operator.OBJECTS.write_text(text)
-    print(f"wrote {operator.OBJECTS}")
-    return 0
+    helm = build.ensure_helm()
+    plain = made(helm)
+    wanted = {
+        operator.OBJECTS: HEAD % operator.VALUES.name + plain,
+        operator.USAGE_OBJECTS: HEAD % operator.USAGE_VALUES.name + usage_only(helm, plain),
+    }
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        if "--check" in arguments:
+            print(f"{path} is not current; run: python tools/lab_operator.py", file=sys.stderr)
+        else:
+            path.write_text(wanted[path])
+            print(f"wrote {path}")
+    return 1 if stale and "--check" in arguments else 0
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def test_the_command(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["kgpu", "advise", "nodepool", "gpus", "--snapshot", str(dump)]
     assert main(words) == 0
     assert capsys.readouterr().out.startswith(
-        "Pool gpus (karpenter): 1 nodes, each offers 8 nvidia.com/gpu\n\nFor the NodePool:\n"
+        "Pool gpus (karpenter): 1 node, each offers 8 nvidia.com/gpu\n\nFor the NodePool:\n"
     )
     assert main([*words, "-o", "json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -118,3 +118,13 @@ def test_the_command(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_pool_that_is_not_there(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kgpu", "advise", "nodepool", "gpu", "--snapshot", str(dump)]) == 2
     assert "no node is of a pool gpu; did you mean" in capsys.readouterr().err
+
+
+def test_a_cluster_without_pools_is_told_by_which_labels_nodes_are_of_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path := tmp_path / "nodes.yaml").write_text("{apiVersion: v1, kind: Node, metadata: {name: gpu-1}}\n")
+    assert main(["kgpu", "advise", "nodepool", "gpu", "--snapshot", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "no node is of a pool gpu, nor of any other" in said
+    assert "karpenter.sh/nodepool" in said

@@ -185,6 +185,24 @@ def test_one_busy_gpu_keeps_the_workload_from_being_idle(cluster: Cluster, capsy
     assert (code, err) == (0, "nothing is idle for 1h or longer\n")
 
 
+def test_who_asks_for_what_holds_nothing_any_more_is_told_how_it_comes_back(cluster: Cluster, capsys: Said) -> None:
+    cluster.agent("gpu-1", device(0, hours=5))
+    assert "comes back by: kgpu idle resume team-a/gone" in run(capsys, "explain", "team-a/gone")[2]
+
+
+def test_who_does_nothing_and_is_too_young_is_told(cluster: Cluster, capsys: Said) -> None:
+    still = device(0, hours=5)
+    (holder,) = still.holders
+    young = msgspec.structs.replace(holder, since_us=UPTIME_US - HOUR_US - 60_000_000)
+    cluster.agent("gpu-1", msgspec.structs.replace(still, holders=(young,)))
+    code, out, err = run(capsys)
+    assert (code, out) == (0, "")
+    assert err == (
+        "nothing is idle for 1h or longer; 1 workload does nothing and is too young: pods have to be 15m older than that\n"
+    )
+    assert run(capsys, "-n", "other")[2] == "nothing is idle for 1h or longer\n"
+
+
 def test_an_agent_that_does_not_answer_is_told(cluster: Cluster, capsys: Said) -> None:
     cluster.agent("gpu-1", device(0, hours=5))
     cluster.agent("gpu-2", device(1, hours=5))

@@ -78,6 +78,17 @@ def test_by_kgpus_own_list_an_a100_costs_what_the_cloud_lists(
     assert "note: a price is assumed: NVIDIA-A100-SXM4-40GB at the model's list price" in err
 
 
+def test_a_list_that_fits_nothing_is_told_and_does_not_ask_for_a_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (other := tmp_path / "other.csv").write_text("product,perGpuHour\nA100,3.06\n")
+    _, _, err = run(capsys, "--from", idle_fleet(tmp_path / "u.jsonl", 1), "--prices", other)
+    assert "other.csv has no row for NVIDIA-A100-SXM4-40GB on nodes without a type" in err
+    assert 'line 2 would fit, but for product "A100"' in err
+    assert "with product NVIDIA-A100-SXM4-40GB or *A100*40GB*" in err
+    assert "give your prices" not in err
+
+
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
     """Half a day each: busy, held and idle, free, down."""
@@ -97,9 +108,9 @@ def test_the_table(mixed: Path, prices: Path, capsys: pytest.CaptureFixture[str]
         "NAMESPACE  GPU-HOURS  HELD   BUSY  EFFECTIVE  WASTED    COST  OF IT WASTED",
         "ml              12.0  12.0      -          -    12.0   36.72         36.72",
         "web             12.0  12.0  50.0%      25.0%     0.0   36.72          0.00",
-        "__down__        12.0     -      -          -       -   36.72             -",
-        "__idle__        12.0     -      -          -       -   36.72             -",
-        "TOTAL           48.0  24.0  50.0%      25.0%    12.0  146.88         36.72",
+        "__down__        12.0     -      -          -    12.0   36.72         36.72",
+        "__idle__        12.0     -      -          -    12.0   36.72         36.72",
+        "TOTAL           48.0  24.0  50.0%      25.0%    36.0  146.88        110.16",
         "",
         "wasted: 75.0% of all GPU time was free, down, or held and not used",
     ]
@@ -115,6 +126,27 @@ def test_json_has_null_for_what_is_not_known(mixed: Path, prices: Path, capsys: 
     assert (idle["kind"], idle["held_hours"], idle["energy_kwh"]) == ("idle", None, 0.6)
     assert found["total"]["waste_ratio"] == 0.75
     assert data(capsys, "--from", mixed)["rows"][0]["energy_cost"] is None
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--basis", "busy"), ("--idle", "weighted"), ("--idle", "platform"), ("--sharing", "reserve")]
+)
+def test_what_was_wasted_is_one_figure_everywhere(
+    mixed: Path, prices: Path, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("--from", mixed, "--prices", prices, *options)
+    found = data(capsys, *asked)
+    total = found["total"]
+    assert (total["wasted_hours"], total["wasted_cost"], total["waste_ratio"]) == (36, 110.16, 0.75)
+    assert sum(row["wasted_hours"] for row in found["rows"]) == pytest.approx(36)
+    assert sum(row["wasted_cost"] for row in found["rows"]) == pytest.approx(110.16)
+    assert all(row["wasted_cost"] <= row["cost"] for row in found["rows"])
+    _, table, _ = run(capsys, *asked)
+    assert "wasted: 75.0%" in table.splitlines()[-1]
+    (line,) = (line for line in table.splitlines() if line.startswith("TOTAL"))
+    assert line.split()[-3::2] == ["36.0", "110.16"]
+    _, text, _ = run(capsys, *asked, "-o", "csv")
+    assert sum(float(row["wasted_cost"]) for row in csv.DictReader(io.StringIO(text))) == pytest.approx(110.16)
 
 
 def test_csv_has_the_keys_of_json(mixed: Path, prices: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,6 +112,24 @@ def test_what_is_refused(words: tuple[str, ...], said: str, dump: Path, capsys: 
     assert said in err
 
 
+def test_a_snapshot_that_is_not_there_is_told_without_another_commands_option(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, _, err = run(capsys, "--snapshot", Path("/nonexistent.tar.gz"))
+    assert code == 2
+    assert "can't read /nonexistent.tar.gz" in err
+    assert "--from" not in err
+
+
+def test_a_model_without_mig_is_told_with_a_command_for_its_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path := tmp_path / "l4.json").write_text(json.dumps(node("a", labels={"nvidia.com/gpu.product": "NVIDIA-L4"})))
+    code, _, err = run(capsys, "--snapshot", path, "--mig", "a=all-1g.10gb")
+    assert code == 2
+    assert "kgpu advise sharing --node a" in err
+
+
 def test_names_from_outside_stay_on_their_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     objects = [node("a"), pod("p\nCost: nothing\x1b[2J", 1)]
     path = tmp_path / "hostile.json"

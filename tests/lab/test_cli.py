@@ -130,6 +130,7 @@ ASKED = (
     "--profile gaudi3 --gpus 2 --no-agent --operator --feature-gates DRADeviceTaintRules=true",
     "--profile l4 --operator --data /tmp/kept --port 45678",
     "--driver container --no-agent --operator",
+    "--profile l4 --gpus 4 --usage",
 )
 
 

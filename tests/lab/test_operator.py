@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,8 +34,9 @@ from kgpu.formats.names import (
 from kgpu.hw.simulator import operate
 from kgpu.hw.vendor import vendors
 from kgpu.lab import operator
+from kgpu.lab.embedded import model
 from kgpu.lab.embedded.lab import EmbeddedLab
-from kgpu.lab.embedded.model import FirstNode
+from kgpu.lab.embedded.model import EmbeddedState, FirstNode
 from kgpu.lab.nodes import manage
 from kgpu.lab.nodes.folder import has_operator
 from kgpu.lab.port import kubectl as run_kubectl
@@ -623,6 +625,40 @@ def test_a_lab_without_the_operator_does_not_get_it_later(embedded: EmbeddedLab)
     with pytest.raises(LabError, match="without the operator"):
         other.up()
     assert not has_operator(embedded.nodes)
+
+
+def test_a_lab_without_usage_does_not_get_it_later(fleet: EmbeddedLab) -> None:
+    other = EmbeddedLab("operated", fleet.folder, QuietProgress(), usage=True)
+    with pytest.raises(LabError, match="without usage recorded"):
+        other.up()
+
+
+def test_a_lab_with_usage_has_the_operator_and_comes_up_again_with_both(tmp_path: Path) -> None:
+    lab = EmbeddedLab("used", tmp_path / "used", QuietProgress(), first=FirstNode(profile="l4"), usage=True)
+    assert lab.about.up_words == ("--profile", "l4", "--usage")
+    model.save(lab.folder, EmbeddedState(name="used", port=1, profile="l4", usage=True))
+    assert "--usage" in EmbeddedLab("used", lab.folder, QuietProgress()).about.up_words
+
+
+def test_usage_adds_to_the_operators_objects_and_changes_it() -> None:
+    plain, used = operator.objects(), operator.objects(usage=True)
+    kinds = Counter(obj["kind"] for obj in used) - Counter(obj["kind"] for obj in plain)
+    assert kinds["Deployment"] == kinds["Namespace"] == 1
+    assert used[0]["metadata"]["name"] == "research"
+    env = {
+        obj["metadata"]["name"]: {one["name"]: one.get("value") for one in _containers(obj)[0]["env"]}
+        for obj in used
+        if obj["kind"] == "Deployment"
+    }
+    assert env["gpu-operator"][names.ENV_USAGE] == "true"
+    assert env["kgpu-usage"]["KGPU_RECLAIM"] == env["kgpu-usage"]["KGPU_USAGE_THROUGH_API_SERVER"] == "true"
+    ids = [(obj["kind"], obj["metadata"].get("namespace"), obj["metadata"]["name"]) for obj in used]
+    assert len(ids) == len(set(ids))
+
+
+def _containers(obj: dict[str, Any]) -> list[dict[str, Any]]:
+    containers: list[dict[str, Any]] = obj["spec"]["template"]["spec"]["containers"]
+    return containers
 
 
 def test_up_again_keeps_what_somebody_has_changed(fleet: EmbeddedLab) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from kgpu.formats import names
 from kgpu.formats.names import GPU_OPERATOR_NAMESPACE
 from kgpu.formats.usage import UsageState
 from kgpu.kube.client import connect
@@ -66,11 +65,9 @@ def lab(kubectl: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embe
     del kubectl
     folder = tmp_path_factory.mktemp("usage")
     first = FirstNode(profile="l4", gpus=4)
-    made = EmbeddedLab("usage", folder / "lab", QuietProgress(), first=first, operator=True)
+    made = EmbeddedLab("usage", folder / "lab", QuietProgress(), first=first, usage=True)
     try:
         made.up()
-        operator = ("--namespace", GPU_OPERATOR_NAMESPACE, "set", "env", "deployment/gpu-operator")
-        run_kubectl(made, *operator, f"{names.ENV_USAGE}=true")
         manage.add_to_running(made.folder, "l4", name_prefix="second", gpus=1)
         ranks = ((0, SECOND, "[sleep, infinity]"), (1, FIRST_NODE, "[gpu-load]"))
         gang = "".join(RANK.format(at=at, node=node, command=command) for at, node, command in ranks)

@@ -13,7 +13,8 @@ from kgpu.overview.model import KnownCluster, LabButtons, OverviewQuery
 from kgpu.overview.plan import shown
 from kgpu.overview.render import parts
 from kgpu.overview.serve import FOLDER
-from tests.overview.making import Outline, fleet, gathered, gpu, html_of, node
+from kgpu.top.history import GpuHistory
+from tests.overview.making import NOW, Outline, fleet, gathered, gpu, html_of, node
 
 SIZES = {0: (), 1: (node("a", gpu("a", 0)),), 8: fleet(1), 128: fleet(16), 8000: fleet(1000)}
 FIRST_PAINT = 60_000
@@ -88,3 +89,12 @@ def test_a_change_of_one_node_changes_one_part_of_the_map() -> None:
     changed = [name for name in after if name.startswith("map-") and after[name] != before[name]]
     assert list(before) == list(after)
     assert set(changed) <= {"map-0", "map-2"}  # the legend's counts, and the node
+
+
+@pytest.mark.parametrize(("looked", "words"), [(5.0, "a moment"), (200.0, "over 3 min")])
+def test_how_long_a_gpu_has_done_nothing_reads_as_a_time(looked: float, words: str) -> None:
+    still, history = node("a", gpu("a", 0)), GpuHistory()
+    history.add(still, NOW - looked)
+    text = Outline(html_of(gathered(still, history=history))).text
+    assert words in text
+    assert "over now" not in text

@@ -13,7 +13,7 @@ from kgpu.base.errors import ConfigError
 from kgpu.formats import names
 from kgpu.formats.usage import HolderSharing, UsageState
 from kgpu.usage.grouping import grouping
-from kgpu.usage.plan import HOUR_US, IdlePolicy, UsageReport, UsageWish, report, waste
+from kgpu.usage.plan import HOUR_US, IdlePolicy, UsageReport, UsageWish, report, waste_ratio
 from kgpu.usage.price_file import parse
 from kgpu.usage.prices import PriceBook
 from kgpu.usage.segments import Timeline
@@ -69,7 +69,7 @@ def test_down_and_unknown_have_rows_of_the_platform() -> None:
     device = Device().spend(3600, holder(), state=UsageState.DOWN).spend(3600, holder(), watched=False)
     found = made(timeline_of(device.spend(3600, holder())), idle=IdlePolicy.WEIGHTED)
     assert costs(found) == {"team": 1.0, "__down__": 1.0, "__unknown__": 1.0}
-    assert waste(found.rows) == pytest.approx(1 / 3)
+    assert waste_ratio(found) == pytest.approx(1 / 3)
 
 
 BY = {
@@ -110,7 +110,7 @@ def test_a_row_has_what_was_held_used_and_wasted() -> None:
     assert (sums.held_us, sums.busy_us, sums.sm_us) == (2 * HOUR, HOUR // 2, HOUR // 4)
     assert (row.cost, row.wasted_cost) == (2 * DOLLAR, DOLLAR)
     assert (sums.energy_uj, idle.sums.energy_uj) == (500 * HOUR, 25 * HOUR)
-    assert waste(found.rows) == pytest.approx(1.5 / 2.5)
+    assert waste_ratio(found) == pytest.approx(1.5 / 2.5)
 
 
 def test_what_is_not_measured_is_not_0() -> None:

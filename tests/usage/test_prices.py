@@ -19,6 +19,7 @@ from kgpu.usage.prices import (
     NodePriceRule,
     PriceBasis,
     PriceBook,
+    Undivided,
     energy_cost,
     list_prices,
     per_useful_hour,
@@ -119,7 +120,8 @@ def test_split_leaves_out_processors_and_memory() -> None:
     own = PriceBook(rule=NodePriceRule.SPLIT)
     whole = PricedNode(instance_type="p5.48xlarge", region="us-east-1", gpus=8, cpus=192, memory_mib=2 << 20)
     assert own.price(whole, "x").per_gpu_hour == pytest.approx(2_340_000, abs=1000)
-    assert "not recorded" in own.price(on("p5.48xlarge"), "x").assumed
+    assert own.price(on("p5.48xlarge"), "x").undivided is Undivided.SIZE_UNKNOWN
+    assert own.price(on(), "NVIDIA-L4").undivided is Undivided.OF_GPU
 
 
 YAML = "currency: EUR\nrows:\n- {product: '*H100*', perGpuHour: 4.5, date: 2026-01-01, source: contract}\n- perGpuHour: 1\n"

@@ -17,7 +17,6 @@ from kgpu.usage.history import UsageHistory
 from kgpu.usage.hour_prices import HourPrices
 from kgpu.usage.price_file import parse
 from kgpu.usage.prices import PriceBook
-from kgpu.usage.shares import PayerKind
 from kgpu.usage.store import UsageStore
 from kgpu.usage.wasted import MOST_SERIES, WASTED_KEY, WastedCounters, WastedTally, last_key, metric_lines
 from tests.budget import tries
@@ -128,10 +127,7 @@ def test_it_is_what_kgpu_usage_says_however_lines_come(
         del lines[:cut]
     if lines:
         kept.take(lines)
-    rows = made(timeline_of(device)).rows
-    expected = sum(
-        row.sums.gpu_us if row.kind in {PayerKind.IDLE, PayerKind.DOWN} else row.sums.wasted_us for row in rows
-    )
+    expected = made(timeline_of(device)).total.sums.wasted_us
     assert sum(kept.hours.values()) == pytest.approx(expected / HOUR, abs=1e-6)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from kgpu.advise.pools import ACCELERATOR_LABELS, PoolFacts, PoolKind
-from kgpu.base.printable import one_line
+from kgpu.base.printable import counted, one_line
 from kgpu.formats import names, yaml
 
 VERSION: Final = 1
@@ -137,7 +137,7 @@ def as_text(pool: PoolFacts) -> str:
     """For people; what is to be set stands as it is typed."""
     words, make = _FORMS[pool.kind]
     offers = ", ".join(f"{many} {name}" for name, many in sorted(pool.resources.items())) or "nothing"
-    lines = [one_line(f"Pool {pool.name} ({pool.kind}): {len(pool.nodes)} nodes, each offers {offers}"), ""]
+    lines = [one_line(f"Pool {pool.name} ({pool.kind}): {counted(len(pool.nodes), 'node')}, each offers {offers}"), ""]
     found = make(pool)
     lines.append(f"{words[0].upper()}{words[1:]}" + (":" if found else ""))
     if pool.kind is PoolKind.KARPENTER:

@@ -140,6 +140,20 @@ def rows(found: IdleLook, states: Sequence[str], namespace: str) -> list[IdleRow
     return sorted(table, key=lambda row: (-(row.wasted(found.now) or 0), -row.per_hour, row.who))
 
 
+def too_young(found: IdleLook, namespace: str) -> str:
+    """How many workloads do nothing and are not called idle yet, as the end of a sentence; "" for none."""
+    from kgpu.usage.states import YOUNG, IdleRules
+
+    young = sum(
+        all(one.device.verdict.why == YOUNG for one in workload.held)
+        for ref, workload in found.workloads.items()
+        if namespace in ("", ref.namespace)
+    )
+    who = "1 workload does nothing and is" if young == 1 else f"{young} workloads do nothing and are"
+    minutes = int(IdleRules().warm_up // 60)
+    return f"; {who} too young: pods have to be {minutes}m older than that" if young else ""
+
+
 def table_of(table: Sequence[IdleRow], now: float) -> list[str]:
     """One line each, with a heading."""
     from kgpu.usage.reclaim.figures import amount

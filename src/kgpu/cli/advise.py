@@ -172,23 +172,32 @@ def nodepool(context: click.Context, *, pool: str, snapshot: str, kubeconfig: st
     from kgpu.advise import pool_text
     from kgpu.advise.pools import facts, pools
     from kgpu.cli._cluster_objects import objects_of, seen
-    from kgpu.formats.names import NODE_POOL_LABELS
 
     check_kubeconfig(context, kubeconfig)
     objects = list(objects_of(run_async(seen(snapshot, kubeconfig, ("Node", "Pod"))), ("Node", "Pod")))
     found = pools(objects)
     if pool not in found:
-        near = did_you_mean(pool, found)
-        raise ConfigError(
-            f"no node is of a pool {one_line(pool, 80)}" + (f"; {near}" if near else ""),
-            f"one of {', '.join(sorted(found) or ('those that nodes name by the labels', *NODE_POOL_LABELS))}",
-            "correct the name: kubectl get nodes --show-labels",
-        )
+        raise _no_pool(pool, found)
     known = facts(pool, found[pool], (obj for obj in objects if obj.get("kind") == "Pod"))
     if output == "json":
         print_json(pool_text.as_data(known))
     else:
         click.echo(pool_text.as_text(known))
+
+
+def _no_pool(pool: str, found: Collection[str]) -> ConfigError:
+    from kgpu.formats.names import NODE_POOL_LABELS
+
+    what = f"no node is of a pool {one_line(pool, 80)}"
+    if not found:
+        labels = ", ".join(NODE_POOL_LABELS)
+        return ConfigError(
+            f"{what}, nor of any other", f"nodes with one of the labels {labels}", "label the pool's nodes"
+        )
+    near = did_you_mean(pool, found)
+    return ConfigError(
+        what + (f"; {near}" if near else ""), f"one of {', '.join(sorted(found))}", "correct the name"
+    )  # fmt: skip
 
 
 def _answer(

@@ -105,7 +105,7 @@ def list_(
         elif table:
             click.echo("\n".join(_idle.table_of(table, found.now)))
         else:
-            click.echo(f"nothing is idle for {least} or longer", err=True)
+            click.echo(f"nothing is idle for {least} or longer{_idle.too_young(found, namespace)}", err=True)
         _say_silent(found)
         if not watch:
             context.exit(IDLE if table else 0)
@@ -249,7 +249,8 @@ async def _found(api: Client, who: str, rules: IdleRules) -> tuple[IdleLook, Hel
         why = _silence(found)
         raise ConfigError(
             f"no agent knows a workload {name} in {space} that holds GPUs" + (f" ({why})" if why else ""),
-            "the name of a pod that holds a GPU, or of what it belongs to", "`kgpu top` shows who holds which GPU",
+            "the name of a pod that holds a GPU, or of what it belongs to",
+            f"`kgpu top` shows who holds which GPU; what was stopped comes back by: kgpu idle resume {space}/{name}",
         )  # fmt: skip
     return found, workload
 

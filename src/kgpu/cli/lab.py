@@ -89,6 +89,7 @@ def told_when_interrupted(lab: Lab, folder: Path | None) -> Iterator[None]:
 UP_EXAMPLES: Final = """
 kgpu lab up
 kgpu lab up --operator
+kgpu lab up --usage
 kgpu lab up --operator --driver container
 kgpu lab up --profile l4 --gpus 2 --data ~/my-cluster
 kgpu lab up --feature-gates DRADeviceTaintRules=true
@@ -111,6 +112,9 @@ kgpu lab up --real --profile dgx-a100-80g --gpus 4
 @click.option("--operator", is_flag=True,
               help="Embedded: kgpu's operator runs the agents, as in a real cluster, with the metrics that `kgpu top` "
                    "shows; without it they only offer and label GPUs.")  # fmt: skip
+@click.option("--usage", is_flag=True,
+              help="Embedded: --operator, with usage.enabled and usage.reclaim.enabled: for `kgpu usage`, `kgpu idle` "
+                   "and GPUUsagePolicies, which may stop what is idle in the namespace research.")  # fmt: skip
 @click.option("--driver", type=click.Choice(["host", "container"]), default="host", show_default=True,
               help="Embedded: where the node's driver is from: the host, or the operator's container.")  # fmt: skip
 @click.option("--no-node", is_flag=True, help="Embedded: begin without a node; see `kgpu lab node add`.")
@@ -126,13 +130,13 @@ kgpu lab up --real --profile dgx-a100-80g --gpus 4
 @click.option("--install-tools", is_flag=True, help="First install what is missing, with apt-get and pip.")
 def up(
     *, name: str, folder: Path | None, real: bool, profile: str, gpus: int | None, no_agent: bool, operator: bool,
-    driver: str, no_node: bool, data: Path | None, port: int | None, feature_gates: str | None,
+    usage: bool, driver: str, no_node: bool, data: Path | None, port: int | None, feature_gates: str | None,
     install_tools: bool,
 ) -> None:  # fmt: skip
     """Bring a cluster up; what is already there is kept."""
     lab: Lab
     if real:
-        _only_embedded({"--no-node": no_node, "--data": data, "--port": port, "--operator": operator})
+        _only_embedded({"--no-node": no_node, "--data": data, "--port": port, "--operator": operator, "--usage": usage})
         _only_embedded({"--feature-gates": feature_gates})
         _only_embedded({"--driver container": driver != "host"})
         lab = _real(name, folder, profile=profile, gpus=gpus, agent=not no_agent, install_tools=install_tools)
@@ -144,7 +148,7 @@ def up(
         first = None if no_node else FirstNode(profile=profile, gpus=gpus, agent=not no_agent, driver=driver)
         lab = EmbeddedLab(
             name, folder, progress.for_terminal(), data=data, port=port or 0, first=first, operator=operator,
-            gates=feature_gates or "",
+            gates=feature_gates or "", usage=usage,
         )  # fmt: skip
         if install_tools:
             from kgpu.lab.real import build

@@ -1,7 +1,8 @@
 """kgpu's own operator in a lab: it runs the agents as pods, as in a real cluster, instead of the lab.
 
 Its objects are the chart's with ``operator_values.yaml``; ``tools/lab_operator.py`` keeps what Helm makes of them in
-``operator_objects.yaml``, so that no Helm is needed here.
+``operator_objects.yaml``, so that no Helm is needed here. ``usage_objects.yaml`` has those that are new or other where
+usage is recorded, by ``usage_values.yaml``.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from typing import Any, Final, Protocol
 
 from kgpu import __version__
 from kgpu.base.errors import KubeError, LabError
-from kgpu.formats.names import IMAGE_REPOSITORY
+from kgpu.formats.names import GPU_OPERATOR_NAMESPACE, IMAGE_REPOSITORY
 from kgpu.kube.port import KubeApi, KubeDiscovery, Resource
 
 VALUES: Final = Path(__file__).parent / "operator_values.yaml"
 OBJECTS: Final = Path(__file__).parent / "operator_objects.yaml"
+USAGE_VALUES: Final = Path(__file__).parent / "usage_values.yaml"
+USAGE_OBJECTS: Final = Path(__file__).parent / "usage_objects.yaml"
 SERVED_S: Final = 30.0  # a new kind is served within that
 _MANAGER: Final = "kgpu-lab"
 _POLL_S: Final = 0.1
@@ -27,11 +30,35 @@ _POLL_S: Final = 0.1
 Object = dict[str, Any]
 
 
-def objects() -> list[Object]:
-    """What the chart makes, without the definitions of its kinds, in an order in which it can be made."""
+def objects(*, usage: bool = False) -> list[Object]:
+    """What the chart makes, without the definitions of its kinds, in an order in which it can be made.
+
+    ``usage``: also records usage and follows GPUUsagePolicies, which may stop workloads in the namespace ``research``.
+    """
+    made = _read(OBJECTS)
+    if not usage:
+        return made
+    other = {_key(obj): obj for obj in _read(USAGE_OBJECTS)}
+    known = {_key(obj) for obj in made}
+    added = [obj for key, obj in other.items() if key not in known]
+    return [*_namespaces(added), *(other.get(_key(obj), obj) for obj in made), *added]
+
+
+def _read(path: Path) -> list[Object]:
     import yaml
 
-    return [obj for obj in yaml.safe_load_all(OBJECTS.read_text()) if obj]
+    return [obj for obj in yaml.safe_load_all(path.read_text()) if obj]
+
+
+def _key(obj: Object) -> tuple[str, str, str]:
+    about = obj["metadata"]
+    return obj["kind"], about.get("namespace", ""), about["name"]
+
+
+def _namespaces(wanted: Iterable[Object]) -> list[Object]:
+    """The namespaces that these are in, besides the operator's, which every lab has."""
+    names = {_key(obj)[1] for obj in wanted} - {"", GPU_OPERATOR_NAMESPACE}
+    return [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in sorted(names)]
 
 
 def with_driver(wanted: Iterable[Object]) -> list[Object]:
@@ -49,17 +76,17 @@ def with_driver(wanted: Iterable[Object]) -> list[Object]:
     return rows
 
 
-def install(kubeconfig: Path, *, driver: bool = False) -> None:
+def install(kubeconfig: Path, *, driver: bool = False, usage: bool = False) -> None:
     """Put the definitions and the objects into the cluster. Raises LabError, KubeError."""
-    asyncio.run(_install(kubeconfig, driver=driver))
+    asyncio.run(_install(kubeconfig, driver=driver, usage=usage))
 
 
-async def _install(kubeconfig: Path, *, driver: bool) -> None:
+async def _install(kubeconfig: Path, *, driver: bool, usage: bool) -> None:
     from kgpu.kube.client import connect
 
     api = connect(str(kubeconfig))
     try:
-        await apply(api, driver=driver)
+        await apply(api, driver=driver, usage=usage)
     finally:
         await api.close()
 
@@ -68,11 +95,12 @@ class ApiWithDiscovery(KubeApi, KubeDiscovery, Protocol):
     """What ``apply`` needs."""
 
 
-async def apply(api: ApiWithDiscovery, *, driver: bool = False) -> None:
-    """The same over a connection; ``driver``: drivers are installed in containers."""
+async def apply(api: ApiWithDiscovery, *, driver: bool = False, usage: bool = False) -> None:
+    """The same over a connection; ``driver``: drivers are installed in containers; ``usage``: usage is recorded."""
     from kgpu.formats.crd.definitions import crds
 
-    definitions, rest = crds(), with_driver(objects()) if driver else objects()
+    made = objects(usage=usage)
+    definitions, rest = crds(), with_driver(made) if driver else made
     await _apply(api, definitions, await _served(api, definitions))
     await _apply(api, rest, await _served(api, rest))
 

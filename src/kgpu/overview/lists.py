@@ -21,7 +21,7 @@ from kgpu.overview.model import (
     ToldIdle,
 )
 from kgpu.overview.pieces import buttons, command, curve, link, steps, table
-from kgpu.top.history import activity
+from kgpu.top.history import IdleTime, activity
 from kgpu.top.rows import TroubleRow
 
 T = TypeVar("T")
@@ -192,7 +192,7 @@ def _gpu(cell: GpuCell, page: OverviewPage, lab: LabButtons | None) -> Sequence[
     pods = ", ".join(user.name if user.namespace else user.pod for user in gpu.everybody)
     idle_for = ""
     if row.idle is not None and cell.state in {CellState.HELD, CellState.FREE}:
-        idle_for = ("over " if row.idle.at_least else "") + age(row.idle.seconds).removesuffix(" ago")
+        idle_for = _idle_for(row.idle)
     state = joined(tag("i", class_=f"cell {cell.state} f{cell.fill}", aria_hidden="true"), f" {cell.state}", old)
     cells = (
         node, gpu.index, gpu.name, state, percent(activity(gpu)), curve(row.activity),
@@ -200,6 +200,13 @@ def _gpu(cell: GpuCell, page: OverviewPage, lab: LabButtons | None) -> Sequence[
         celsius(values.get("temperature_c")), watts(values.get("power_w")), idle_for, pods,
     )  # fmt: skip
     return (*cells, buttons(cell, page.query, lab)) if lab is not None else cells
+
+
+def _idle_for(idle: IdleTime) -> str:
+    span = age(idle.seconds).removesuffix(" ago")
+    if span == "now":
+        return "a moment"
+    return f"over {span}" if idle.at_least else span
 
 
 def _pager(page: OverviewPage) -> Markup:

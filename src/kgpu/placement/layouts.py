@@ -66,7 +66,8 @@ def cut(node: NodeView, layout: str) -> NodeView:
     if geometry is None:
         raise ConfigError(
             f"node {node.name} has {one_line(product.model, 80) or 'GPUs of an unknown model'}, of which no MIG "
-            "geometry is known", "a model with MIG", "see what its GPUs can do: kgpu advise sharing --node",
+            "geometry is known", "a model with MIG",
+            f"see what its GPUs can do: kgpu advise sharing --node {node.name}",
         )  # fmt: skip
     slices = _slices(layout, geometry, product.model)
     if node.labels.get(names.LABEL_MIG_STRATEGY, _SINGLE) != _SINGLE:

@@ -7,16 +7,17 @@ whole millionths of the currency in the end, where each row is less than one fro
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
-from kgpu.base.advice import Advice, Severity
+from kgpu.base.advice import Advice
 from kgpu.usage.apportion import apportion
 from kgpu.usage.grouping import Grouping, UsagePlace
 from kgpu.usage.model import NodeHistory, Segment
-from kgpu.usage.nodes import priced_node
+from kgpu.usage.nodes import PricedNode, priced_node
+from kgpu.usage.price_advice import price_advice
 from kgpu.usage.prices import GpuPrice, PriceBook
 from kgpu.usage.segments import Timeline
 from kgpu.usage.shares import Basis, PayerKind, SharingMode, TimeShare, split
@@ -58,7 +59,8 @@ class UsageWish:
 class Sums:
     """What a row adds up. ``cost`` and ``wasted_cost`` are millionths of the currency times microseconds, until they
     are rounded. ``watched_us`` is the held time of which activity is known, ``measured_us`` that with multiprocessors;
-    ``metered_us`` is the GPU time of which energy is known. None is what was not known of any of it.
+    ``metered_us`` is the GPU time of which energy is known. ``wasted_us`` and ``wasted_cost`` are, of time and cost,
+    those of GPUs that were free, down, or held and not used. None is what was not known of any of it.
     """
 
     gpu_us: int = 0
@@ -141,6 +143,7 @@ class _Cells:
 
     sums: dict[tuple[str, str, PayerKind], Sums] = field(default_factory=dict)
     prices: dict[GpuPrice, int] = field(default_factory=dict)
+    priced: dict[tuple[PricedNode, str], GpuPrice] = field(default_factory=dict)
 
 
 def report(timeline: Timeline, book: PriceBook, wish: UsageWish) -> UsageReport:
@@ -156,7 +159,7 @@ def report(timeline: Timeline, book: PriceBook, wish: UsageWish) -> UsageReport:
                 _take(cells, part, timeline.nodes, book, wish)
     _lay_on(cells.sums, wish.idle)
     rows, total = _rounded(_by_row(cells.sums, wish))
-    advice = (*timeline.advice, *_price_advice(cells.prices))
+    advice = (*timeline.advice, *price_advice(cells.priced, book))
     return UsageReport(
         begin_us=begin, end_us=end, currency=book.currency, rows=rows, total=total, prices=cells.prices, advice=advice,
         recorded=recorded,
@@ -177,6 +180,7 @@ def _take(cells: _Cells, segment: Segment, nodes: Mapping[str, NodeHistory], boo
     history = nodes[segment.node]
     node = priced_node(history.at(segment.begin_us), history.gpus)
     price = book.price(node, segment.product)
+    cells.priced[node, segment.product] = price
     cells.prices[price] = cells.prices.get(price, 0) + segment.length_us
     place = UsagePlace(node=segment.node, pool=node.pool, product=segment.product)
     shares = split(segment, wish.sharing, wish.basis)
@@ -202,10 +206,12 @@ def _lay_on(sums: dict[tuple[str, str, PayerKind], Sums], policy: IdlePolicy) ->
         weights = [1 if policy is IdlePolicy.EVEN else one.cost for one in holders]
         if not any(weights):
             continue
-        for one, amount in zip(holders, apportion(idle.cost, weights), strict=True):
+        laid = apportion(idle.cost, weights), apportion(idle.wasted_cost, weights)
+        for one, amount, wasted in zip(holders, *laid, strict=True):
             one.cost += amount
             one.idle_cost += amount
-        idle.cost = 0
+            one.wasted_cost += wasted
+        idle.cost = idle.wasted_cost = 0
 
 
 def _by_row(sums: Mapping[tuple[str, str, PayerKind], Sums], wish: UsageWish) -> dict[tuple[str, PayerKind], Sums]:
@@ -241,23 +247,11 @@ def _row(name: str, kind: PayerKind, sums: Sums, cost: int) -> UsageRow:
     )  # fmt: skip
 
 
-def _price_advice(prices: Iterable[GpuPrice]) -> Iterator[Advice]:
-    for price in sorted(prices, key=lambda one: (one.source, one.assumed)):
-        if price.assumed:
-            yield Advice(
-                what=f"a price is assumed: {price.assumed}", evidence=(price.source,),
-                severity=Severity.WARNING, reason="PriceAssumed",
-                remedy="give your prices with --prices FILE",
-            ).printable()  # fmt: skip
-
-
 def ratio(part: int, whole: int) -> float | None:
     """The part of 1; None of nothing."""
     return part / whole if whole else None
 
 
-def waste(rows: Sequence[UsageRow]) -> float | None:
-    """Which part of all GPU time was free, held and not used, or down."""
-    total = sum(row.sums.gpu_us for row in rows)
-    lost = sum(row.sums.gpu_us if row.kind in {PayerKind.IDLE, PayerKind.DOWN} else row.sums.wasted_us for row in rows)
-    return ratio(lost, total)
+def waste_ratio(report: UsageReport) -> float | None:
+    """Which part of all GPU time was free, down, or held and not used; None where there is none."""
+    return ratio(report.total.sums.wasted_us, report.total.sums.gpu_us)

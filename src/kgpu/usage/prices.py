@@ -46,6 +46,14 @@ class PriceBasis(enum.StrEnum):
     DEFAULT = "default"
 
 
+class Undivided(enum.StrEnum):
+    """Why a price is not a part of a node's where that was asked for."""
+
+    OF_GPU = "of-gpu"
+    SIZE_UNKNOWN = "size-unknown"
+    """Processors and memory of the node are not recorded: its GPUs carry all of the price."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPrice:
     """Millionths of the currency for an hour of one GPU; ``assumed`` says what is not known to be so, if anything."""
@@ -54,6 +62,7 @@ class GpuPrice:
     basis: PriceBasis
     source: str
     assumed: str = ""
+    undivided: Undivided | None = None
 
 
 class PriceBook:
@@ -62,17 +71,25 @@ class PriceBook:
     def __init__(self, own: PriceList | None = None, *, rule: NodePriceRule = NodePriceRule.GPU_INCLUSIVE) -> None:
         shipped = list_prices()
         self.currency = own.currency if own is not None else shipped.currency
-        self._own = own.rows if own is not None else ()
-        self._name = own.name if own is not None else ""
+        self.rows = own.rows if own is not None else ()
+        """The person's own."""
+        self.name = own.name if own is not None else ""
         self._shipped = shipped.rows if self.currency == shipped.currency else ()
         self._rule = rule
         self.price = functools.lru_cache(maxsize=4096)(self._price)
         """The price of a GPU of this product on this node."""
 
+    def lacks(self, node: PricedNode, product: str) -> bool:
+        """Whether there is a list of a person's, and it has no row for such a GPU."""
+        return bool(self.rows) and self._own_row(node, product) is None
+
+    def _own_row(self, node: PricedNode, product: str) -> PriceRow | None:
+        return _most_specific(row for row in self.rows if _fits(row, node, product))
+
     def _price(self, node: PricedNode, product: str) -> GpuPrice:
-        row = _most_specific(row for row in self._own if _fits(row, node, product))
+        row = self._own_row(node, product)
         if row is not None:
-            return self._of(row, node, _basis(row), f"{self._name}, line {row.line}")
+            return self._of(row, node, _basis(row), f"{self.name}, line {row.line}")
         row, basis, assumed = self._listed(node, product)
         return self._of(row, node, basis, f"{row.source}, {row.date}", assumed)
 
@@ -96,11 +113,12 @@ class PriceBook:
 
     def _of(self, row: PriceRow, node: PricedNode, basis: PriceBasis, source: str, assumed: str = "") -> GpuPrice:
         if row.per_gpu_hour is not None:
-            return GpuPrice(per_gpu_hour=row.per_gpu_hour, basis=basis, source=source, assumed=assumed)
-        part, missing = _gpu_part(node, self._rule)
-        said = "; ".join(why for why in (assumed, missing) if why)
-        price = int((row.per_node_hour or 0) * part / node.gpus)
-        return GpuPrice(per_gpu_hour=price, basis=basis, source=source, assumed=said)
+            whole = Undivided.OF_GPU if self._rule is NodePriceRule.SPLIT else None
+            return GpuPrice(per_gpu_hour=row.per_gpu_hour, basis=basis, source=source, assumed=assumed, undivided=whole)
+        part = _gpu_part(node, self._rule)
+        price = int((row.per_node_hour or 0) * (1 if part is None else part) / node.gpus)
+        unknown = Undivided.SIZE_UNKNOWN if part is None else None
+        return GpuPrice(per_gpu_hour=price, basis=basis, source=source, assumed=assumed, undivided=unknown)
 
 
 def _untold(node: PricedNode) -> str:
@@ -115,14 +133,21 @@ def list_prices() -> PriceList:
     return parse(LIST_PRICES.read_text(encoding="utf-8"), source=LIST_PRICES.name)
 
 
-def _gpu_part(node: PricedNode, rule: NodePriceRule) -> tuple[Fraction, str]:
-    """The part of a node's price that is its GPUs', and what was not known for it."""
+def model_pattern(product: str) -> str:
+    """The pattern by which kgpu's own list has this model, "" where it has not."""
+    rows = (row for row in list_prices().rows if row.product and _fits_product(row, product))
+    row = _most_specific(rows)
+    return row.product if row is not None else ""
+
+
+def _gpu_part(node: PricedNode, rule: NodePriceRule) -> Fraction | None:
+    """The part of a node's price that is its GPUs'; None where it is not known and asked for."""
     if rule is NodePriceRule.GPU_INCLUSIVE:
-        return Fraction(1), ""
+        return Fraction(1)
     if not node.cpus or not node.memory_mib:
-        return Fraction(1), "the node's whole price, as its processors and memory are not recorded"
+        return None
     gpus = GPU_HOUR * node.gpus
-    return gpus / (gpus + CPU_HOUR * node.cpus + GIB_HOUR * Fraction(node.memory_mib, 1024)), ""
+    return gpus / (gpus + CPU_HOUR * node.cpus + GIB_HOUR * Fraction(node.memory_mib, 1024))
 
 
 def _basis(row: PriceRow) -> PriceBasis:
@@ -134,15 +159,24 @@ def _basis(row: PriceRow) -> PriceBasis:
 
 
 def _fits(row: PriceRow, node: PricedNode, product: str) -> bool:
+    return not misfits(row, node, product)
+
+
+def misfits(row: PriceRow, node: PricedNode, product: str) -> dict[str, str]:
+    """The columns of a row that are not so of this GPU on this node, with what the row has there."""
     # A type of machine is one provider's, also where the node's is not recorded.
     provider = node.provider or (row.provider if row.instance_type else "")
-    pairs = (
-        (row.provider, provider), (row.region, node.region), (row.pool, node.pool),
-        (row.instance_type, node.instance_type), (row.capacity_type, node.capacity_type),
+    columns = (
+        ("provider", row.provider, provider), ("region", row.region, node.region), ("pool", row.pool, node.pool),
+        ("instanceType", row.instance_type, node.instance_type),
+        ("capacityType", row.capacity_type, node.capacity_type),
     )  # fmt: skip
-    return all(not wanted or wanted == there for wanted, there in pairs) and (
-        not row.product or fnmatch.fnmatchcase(product.replace(" ", "-"), row.product.replace(" ", "-"))
-    )
+    wrong = {column: wanted for column, wanted, there in columns if wanted and wanted != there}
+    return wrong if _fits_product(row, product) else {**wrong, "product": row.product}
+
+
+def _fits_product(row: PriceRow, product: str) -> bool:
+    return not row.product or fnmatch.fnmatchcase(product.replace(" ", "-"), row.product.replace(" ", "-"))
 
 
 def _most_specific(rows: Iterable[PriceRow], node: PricedNode | None = None) -> PriceRow | None:

@@ -16,7 +16,7 @@ from kgpu.base.advice import Advice, Severity
 from kgpu.base.printable import one_line
 from kgpu.base.times import stamp_of
 from kgpu.formats.usage import MILLION
-from kgpu.usage.plan import HOUR_US, UsageReport, UsageRow, ratio, waste
+from kgpu.usage.plan import HOUR_US, UsageReport, UsageRow, ratio, waste_ratio
 from kgpu.usage.prices import energy_cost, per_useful_hour
 from kgpu.usage.shares import PayerKind
 
@@ -63,7 +63,7 @@ class EnergyTariff:
 
 def as_data(report: UsageReport, by: str, tariff: EnergyTariff) -> dict[str, Any]:
     """The report as JSON data."""
-    lost = waste(report.rows)
+    lost = waste_ratio(report)
     return {
         "version": VERSION,
         "from": _time(report.begin_us),
@@ -85,7 +85,7 @@ def as_data(report: UsageReport, by: str, tariff: EnergyTariff) -> dict[str, Any
 
 def _row_data(row: UsageRow, tariff: EnergyTariff) -> dict[str, Any]:
     sums = row.sums
-    held = row.kind is PayerKind.HELD
+    held, observed = row.kind is PayerKind.HELD, row.kind is not PayerKind.UNKNOWN
     busy, effective = ratio(sums.busy_us, sums.watched_us), ratio(sums.sm_us, sums.measured_us)
     return {
         "name": row.name, "kind": row.kind.value, "gpu_hours": _hours(sums.gpu_us),
@@ -93,9 +93,9 @@ def _row_data(row: UsageRow, tariff: EnergyTariff) -> dict[str, Any]:
         "starting_hours": _hours(sums.starting_us) if held else None,
         "busy_ratio": _round(busy), "effective_ratio": _round(effective),
         "memory_gib_hours": _in(sums.memory_mib_ms, _MIB_MS_PER_GIB_H) if held else None,
-        "wasted_hours": _hours(sums.wasted_us) if held else None,
+        "wasted_hours": _hours(sums.wasted_us) if observed else None,
         "cost": row.cost / MILLION, "idle_cost": row.idle_cost / MILLION if held else None,
-        "wasted_cost": row.wasted_cost / MILLION if held else None,
+        "wasted_cost": row.wasted_cost / MILLION if observed else None,
         "cost_per_useful_hour": _useful(row, effective),
         "energy_kwh": _in(sums.energy_uj, _UJ_PER_KWH), "energy_cost": tariff.cost(sums.energy_uj),
     }  # fmt: skip
@@ -139,7 +139,7 @@ def as_table(report: UsageReport, by: str, tariff: EnergyTariff) -> list[str]:
     head = [by.upper(), *(title for title, _ in columns)]
     body = [_cells(_row_data(row, tariff), columns, row.name) for row in report.rows]
     total = _cells({**_row_data(report.total, tariff)}, columns, "TOTAL")
-    lost = waste(report.rows)
+    lost = waste_ratio(report)
     last = f"wasted: {_percent(lost)} of all GPU time was free, down, or held and not used"
     return [
         f"{_time(report.begin_us)} to {_time(report.end_us)}, costs in {report.currency}",

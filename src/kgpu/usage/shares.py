@@ -4,6 +4,9 @@ All of the time goes to somebody and nothing twice: the parts sum to the stretch
 recording says. The rows of ``RIGHTS`` say what a holder asks of the device, or of its partition, while it holds it;
 where all together ask for more than there is, each gets less in proportion, and what nobody asks for is idle. Time in
 which the device was down or not observed is the platform's, never a holder's.
+
+Wasted is what was free, down, or held and not used, by what the device or partition did. How much that is does not
+depend on who pays: other rules of sharing, or payment for busy time alone, only move it between holders and idle pool.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ class Basis(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimeShare:
-    """A part of a stretch: whole microseconds of one GPU. ``wasted_us``: of it while held and not used."""
+    """A part of a stretch: whole microseconds of one GPU. ``wasted_us``: of it while free, down, or not used."""
 
     kind: PayerKind
     gpu_us: int
@@ -133,14 +136,37 @@ def _portion(
     # Holders share what was not free; but what one of them held was not, whatever the state says.
     longest = max((min(use.held_us, usable) for use in holders), default=0)
     occupied = max(usable - states.get(UsageState.FREE, 0), longest)
-    asked = _asked(holders, occupied, mode)
-    idle = usable - sum(asked)
-    gpu = apportion(length, [down, wall - seen, idle, *asked])
     wasted = min(occupied, sum(states.get(state, 0) for state in WASTED))
-    kinds = (PayerKind.DOWN, PayerKind.UNKNOWN, PayerKind.IDLE)
-    yield from (TimeShare(kind, part) for kind, part in zip(kinds, gpu, strict=False) if part)
-    for use, part in zip(holders, gpu[len(kinds) :], strict=True):
-        yield TimeShare(PayerKind.HELD, part, use, part * wasted // occupied if occupied else 0)
+
+    def divided(sharing: SharingMode) -> tuple[list[int], list[int]]:
+        """The parts: down, unknown, idle, and each holder's; and what of them was wasted, if idle ones are free."""
+        asked = _asked(holders, occupied, sharing)
+        parts = apportion(length, [down, wall - seen, usable - sum(asked), *asked])
+        return parts, [parts[0], 0, parts[2], *(part * wasted // occupied if occupied else 0 for part in parts[3:])]
+
+    parts, lost = divided(mode)
+    if mode is not SharingMode.PRESENT:
+        lost = _as_lost(sum(divided(SharingMode.PRESENT)[1][2:]), parts, lost)
+    for kind, part, unused in zip(_PLATFORMS, parts, lost, strict=False):
+        if part:
+            yield TimeShare(kind, part, None, unused)
+    for use, part, unused in zip(holders, parts[3:], lost[3:], strict=True):
+        yield TimeShare(PayerKind.HELD, part, use, unused)
+
+
+_PLATFORMS: Final = (PayerKind.DOWN, PayerKind.UNKNOWN, PayerKind.IDLE)
+
+
+def _as_lost(total: int, parts: Sequence[int], lost: Sequence[int]) -> list[int]:
+    """What was wasted of the parts, so that of the idle and held ones it is ``total``: the idle pool's as far as it has
+    so much, and else the holders', who then pay for time in which nobody held it.
+    """
+    down, unknown, _, *held = lost
+    rest = max(0, total - sum(held))
+    idle = min(parts[2], rest)
+    used = [part - unused for part, unused in zip(parts[3:], held, strict=True)]
+    more = apportion(min(rest - idle, sum(used)), used)  # rounding may leave a microsecond that nobody has
+    return [down, unknown, idle, *(unused + moved for unused, moved in zip(held, more, strict=True))]
 
 
 def _asked(holders: Sequence[HolderUse], occupied: int, mode: SharingMode) -> list[Weight]:
@@ -177,7 +203,9 @@ def _on_basis(share: TimeShare, basis: Basis) -> Iterable[TimeShare]:
     if basis is Basis.HELD or use is None or use.busy_us is None or not use.held_us:
         return (share,)
     busy = share.gpu_us * min(use.busy_us, use.held_us) // use.held_us
+    idle = share.gpu_us - busy
+    unused = min(idle, share.wasted_us)
     return (
-        TimeShare(PayerKind.HELD, busy, use, 0),
-        TimeShare(PayerKind.IDLE, share.gpu_us - busy),
+        TimeShare(PayerKind.HELD, busy, use, share.wasted_us - unused),
+        TimeShare(PayerKind.IDLE, idle, None, unused),
     )

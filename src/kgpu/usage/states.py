@@ -44,6 +44,8 @@ WASTED: Final = frozenset({UsageState.HELD_EMPTY, UsageState.HELD_IDLE, UsageSta
 """States in which a holder pays for what it does not use."""
 WORKING: Final = frozenset({UsageState.BUSY, UsageState.INEFFICIENT, UsageState.STARVED})
 NOT_IDLE: Final = WORKING | {UsageState.WAITING}
+YOUNG: Final = "its pod is younger than the time for which it has to be idle and the warm-up"
+"""Why what has not been held for so long counts as busy."""
 
 
 class IdleRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,7 +255,7 @@ def _not_idle(
     held_since = device.held_since if device.held_since is not None else now
     # In this order: the first that holds is told.
     rows = (
-        (now - held_since < rules.window + rules.warm_up, UsageState.BUSY, "its pod is younger than that"),
+        (now - held_since < rules.window + rules.warm_up, UsageState.BUSY, YOUNG),
         (coverage < rules.coverage, UsageState.UNKNOWN, "too much of the window has no readings"),
         (any(contradicts(one, device, rules) for one in window), UsageState.UNKNOWN,
          "within the window, engines said nothing runs, utilisation or power said otherwise"),

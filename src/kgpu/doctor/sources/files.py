@@ -272,10 +272,10 @@ def _opened(path: str) -> io.BufferedReader:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"can't read {path}: {why}", "a file or folder", "correct --from") from error
+        raise ConfigError(f"can't read {path}: {why}", "a file or folder", "give the path of one") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ConfigError(f"{path} is neither a file nor a folder", "a file or folder", "correct --from")
+        raise ConfigError(f"{path} is neither a file nor a folder", "a file or folder", "give the path of one")
     return os.fdopen(descriptor, "rb")
 
 

@@ -57,12 +57,13 @@ class EmbeddedLab:
     def __init__(
         self, name: str = "lab", folder: Path | None = None, progress: Progress | None = None, *,
         data: Path | None = None, port: int = 0, first: FirstNode | None = None, operator: bool = False,
-        gates: str = "",
+        gates: str = "", usage: bool = False,
     ) -> None:  # fmt: skip
         """``data`` keeps objects over restarts; ``port`` 0 takes the last run's port, or a free one.
 
         ``first`` is the lab's first node; None for none, or for the one of an existing lab. ``operator``: kgpu's own
-        operator runs the agents. ``gates``: feature gates that are off by default, as ``NAME=true``.
+        operator runs the agents. ``gates``: feature gates that are off by default, as ``NAME=true``. ``usage``: what
+        GPUs are used for is recorded, which takes the operator.
         """
         if not _NAME.fullmatch(name):
             raise LabError(
@@ -76,8 +77,9 @@ class EmbeddedLab:
         self._data = data.absolute() if data else None
         self._port = port
         self._first = first
-        self._operator = operator
+        self._operator = operator or usage
         self._gates = gates
+        self._usage = usage
 
     # --- up -------------------------------------------------------------------------------------------------------
 
@@ -127,6 +129,7 @@ class EmbeddedLab:
             name=self.name, port=port, data=data, profile=first.profile if first else "",
             gpus=first.gpus if first else None, agent=first.agent if first else True,
             driver=first.driver if first else HOST_DRIVER, gates=self._gates or (old.gates if old else ""),
+            usage=self._usage or (old.usage if old else False),
         )  # fmt: skip
         model.save(self.folder, state)
         if self._operator:  # before anything that can be interrupted
@@ -151,7 +154,8 @@ class EmbeddedLab:
                 give_to_operator(self.nodes)
             if has_operator(self.nodes):
                 with self.progress.step("install the operator"):
-                    operator.install(self.kubeconfig, driver=first is not None and first.driver == CONTAINER_DRIVER)
+                    driver = first is not None and first.driver == CONTAINER_DRIVER
+                    operator.install(self.kubeconfig, driver=driver, usage=state.usage)
             if first is not None and FIRST_NODE not in nodes:
                 prefix = FIRST_NODE.rpartition("-")[0]
                 manage.add(
@@ -265,9 +269,11 @@ class EmbeddedLab:
 
     def _refuse_other(self, state: EmbeddedState) -> None:
         wanted = str(self._data) if self._data else state.data
+        adds_usage = self._usage and not state.usage
         adds_operator = self._operator and not has_operator(self.nodes) and state.complete
         if (
             adds_operator
+            or adds_usage
             or wanted != state.data
             or self._port not in (0, state.port)
             or self._gates not in ("", state.gates)
@@ -276,7 +282,7 @@ class EmbeddedLab:
             profile, gpus = state.profile or "none", state.gpus or "all"
             raise LabError(
                 f'the lab "{self.name}" is already up with other settings: profile {profile}, gpus {gpus}, '
-                f"port {state.port}, data folder '{state.data}'{', without the operator' if adds_operator else ''}",
+                f"port {state.port}, data folder '{state.data}'{_lacks(adds_operator, adds_usage)}",
                 "the same settings, or no such lab",
                 f'"kgpu lab down --name {self.name}" first, or choose another --name',
             )
@@ -367,13 +373,15 @@ class EmbeddedLab:
         """The options that make this lab: as it was made, else as it was asked for."""
         first = state.first if state else self._first
         data, gates = (state.data, state.gates) if state else (str(self._data or ""), self._gates)
+        usage = state.usage if state else self._usage
         options: tuple[tuple[str, object, object], ...] = (
             ("--no-node", first is None, ""),
             ("--profile", first and first.profile != DEFAULT_PROFILE, first and first.profile),
             ("--gpus", first and first.gpus, first and first.gpus),
             ("--no-agent", first and not first.agent, ""),
             ("--driver", first and first.driver != HOST_DRIVER, first and first.driver),
-            ("--operator", self._operator or has_operator(self.nodes), ""),
+            ("--usage", usage, ""),
+            ("--operator", not usage and (self._operator or has_operator(self.nodes)), ""),
             ("--data", data, data),
             ("--feature-gates", gates, gates),
             ("--port", self._port and not state, self._port),  # a lab keeps the port that it once had
@@ -494,6 +502,12 @@ def require_platform() -> None:
             'kgpu with its extra "lab"',
             'pip install "kgpu[lab]"',
         )
+
+
+def _lacks(operator: bool, usage: bool) -> str:
+    """What a lab is up without, as a part of a sentence."""
+    missing = [name for name, lacks in (("the operator", operator), ("usage recorded", usage)) if lacks]
+    return f", without {' and '.join(missing)}" if missing else ""
 
 
 _children: list[subprocess.Popen[bytes]] = []

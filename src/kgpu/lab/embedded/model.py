@@ -33,7 +33,7 @@ class EmbeddedState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The state of a lab. ``port`` is kept over restarts; ``data`` is the folder of stored objects, "" for none.
 
     ``profile`` is the first node's, "" for a cluster that was started without one; ``gates`` are feature gates, as
-    ``NAME=true``.
+    ``NAME=true``; ``usage``: the operator has usage recorded and policies about it followed.
     """
 
     name: str
@@ -44,6 +44,7 @@ class EmbeddedState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     agent: bool = True
     driver: str = HOST_DRIVER
     gates: str = ""
+    usage: bool = False
     server: ProcessRecord | None = None
     complete: bool = False
 
