@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,17 @@ def test_the_words_are_those_that_kubectl_has(
     obj = yaml.load(manifest)
     told = f"kgpu: the API server would refuse {obj['kind']}/{obj['metadata']['name']}: {words}"
     assert capsys.readouterr().err.splitlines()[0] == told
+
+
+def test_pods_that_name_no_namespace_are_of_the_kubeconfig_s(
+    embedded: EmbeddedLab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text("{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: main, image: i}]}}")
+    known = yaml.load(embedded.kubeconfig.read_text(encoding="utf-8"))
+    known["contexts"][0]["context"]["namespace"] = "elsewhere"
+    mine = tmp_path / "kubeconfig"
+    mine.write_text(json.dumps(known), encoding="utf-8")
+    for command in ("doctor", "whatif"):
+        assert main(["kgpu", command, "-f", str(path), "--kubeconfig", str(mine)]) != 0
+        assert 'namespaces "elsewhere" not found' in capsys.readouterr().out

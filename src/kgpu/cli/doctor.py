@@ -87,7 +87,8 @@ def doctor(
             raise ConfigError("-f beside an object, --host or --watch", "one of them", "leave the other out")
         from kgpu.cli._doctor_file import look_at_file, print_would_run
 
-        found = run_async(look_at_file(files, namespace or "default", path, kubeconfig, snapshot_of))
+        space = namespace or ("default" if path else context_namespace(kubeconfig))
+        found = run_async(look_at_file(files, space, path, kubeconfig, snapshot_of))
         print_would_run(found, output, shown(found.report, "text"))
         raise click.exceptions.Exit(found.exit_code)
     if path and host:

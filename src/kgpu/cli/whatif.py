@@ -14,6 +14,7 @@ from kgpu.cli._cluster_objects import objects_of, seen
 from kgpu.cli._common import ExampleCommand, check_kubeconfig, output_option, print_json, run_async
 from kgpu.cli._manifest_fields import check_fields
 from kgpu.cli._manifests import read_manifests
+from kgpu.cli._own_namespace import context_namespace
 from kgpu.cli._recordings import cluster_prices
 
 if TYPE_CHECKING:
@@ -52,8 +53,9 @@ NOT_ALL: Final = 3
 @click.option("-f", "files", multiple=True, metavar="FILE", help="Submit the pods of a manifest (-: standard input).")
 @click.option("--count", type=click.IntRange(1, 20_000), default=1, show_default=True, help="Submit it so many times.")
 @click.option("--gang", is_flag=True, help="All submitted pods or none of them.")
-@click.option("-n", "--namespace", default="default", show_default=True, metavar="NS",
-              help="Of submitted pods that name none.", shell_complete=_complete.namespaces)  # fmt: skip
+@click.option("-n", "--namespace", default="", metavar="NS",
+              help="Of submitted pods that name none.  [default: that of the kubeconfig's context]",
+              shell_complete=_complete.namespaces)  # fmt: skip
 @click.option("--defrag-for", type=click.IntRange(1, 1024), default=None, metavar="K",
               help="Plan the fewest moves that free K devices on one node.")  # fmt: skip
 @click.option("--resource", default="", metavar="NAME", help="For --defrag-for: of which resource.  [default: the"
@@ -91,6 +93,7 @@ def whatif(
     if resource and defrag_for is None:
         raise ConfigError("--resource is for --defrag-for", "both", "leave --resource out, or say --defrag-for K")
     check_kubeconfig(context, kubeconfig)
+    namespace = namespace or (context_namespace(kubeconfig) if files and not snapshot else "default")
     asked = WhatIfQuestion(
         add_nodes=add_nodes, drain=drain, mig=mig, replicas=replicas, quota=quota, scale=scale,
         manifests=read_manifests(files), count=count, gang=gang, namespace=namespace, defrag_for=defrag_for or 0,
