@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kgpu.doctor.objects import MAX_TEXT, lean
+from kgpu.doctor.objects import CLUSTER_POLICIES, MAX_TEXT, lean
 from kgpu.doctor.plan import diagnose
 from kgpu.doctor.snapshot import Snapshot
 
@@ -55,3 +55,20 @@ def test_no_text_keeps_the_doctor_for_minutes(obj: dict[str, Any]) -> None:
 def test_usual_texts_stay_whole() -> None:
     text = "x" * MAX_TEXT
     assert longest(lean(alert(expr=text))) == longest(lean(pod(text))) == MAX_TEXT
+
+
+@pytest.mark.parametrize(("name", "kept"), [(CLUSTER_POLICIES, True), ("prometheuses.monitoring.coreos.com", False)])
+def test_only_schemas_that_rules_read_are_kept(name: str, kept: bool) -> None:
+    version = {"name": "v1", "served": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+    spec = {"group": "g", "versions": [version, "odd"]}
+    given = {"kind": "CustomResourceDefinition", "metadata": {"name": name}, "spec": spec}
+    first, odd = lean(given)["spec"]["versions"]
+    assert (first["served"], "schema" in first, odd) == (True, kept, "odd")
+    assert spec["versions"] == [version, "odd"], "the given one is not changed"
+    assert "schema" in version
+
+
+@pytest.mark.parametrize("spec", [None, "odd", [], {"versions": "odd"}, {"versions": [None]}, {}])
+def test_a_definition_may_be_odd(spec: Any) -> None:
+    given = {"kind": "CustomResourceDefinition", "metadata": {"name": "x"}, "spec": spec}
+    assert lean(given)["spec"] == spec

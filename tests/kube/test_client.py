@@ -169,6 +169,16 @@ async def test_lists_are_read_to_the_last_page(tmp_path: Path) -> None:
     assert listing.resource_version == "7"
 
 
+async def test_lists_may_be_packed_and_single_objects_are_not(tmp_path: Path) -> None:
+    server = Server(lambda *_: (200, '{"items": []}'))
+    async with server.running(tmp_path) as api:
+        await api.list(CONFIG_MAPS)
+        await api.get(NODES, "n")
+    codings = [headers.get("accept-encoding") for _, headers, _ in server.requests]
+    assert codings == ["gzip", None]
+    assert {headers["authorization"] for _, headers, _ in server.requests} == {"Bearer sesame"}
+
+
 @pytest.mark.parametrize("text", ["", "<html>login</html>", "[]", '"x"', "{"])
 async def test_what_is_no_api_server_is_told(text: str, tmp_path: Path) -> None:
     async with Server(lambda *_: (200, text)).running(tmp_path) as api:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
@@ -11,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from kgpu.kube.guard import guarded
-from kgpu.kube.wire import MOST_CONNECTIONS, Wire, WireError
+from kgpu.kube.wire import MOST_CONNECTIONS, AnswerTooLongError, Wire, WireError
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -112,6 +113,31 @@ async def test_an_answer_is_no_longer_than_asked_for(said: bytes) -> None:
     async with running(lambda _: said) as (_, wire):
         with pytest.raises(WireError):
             await wire.request("GET", "/", {}, b"", limit=8)
+
+
+def packed(body: bytes, coding: bytes = b"gzip") -> bytes:
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: " + coding
+    return head + b"\r\nContent-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
+
+
+async def test_what_was_packed_is_given_unpacked() -> None:
+    text = b"a long list " * 9000
+    async with running(lambda _: packed(gzip.compress(text))) as (server, wire):
+        assert await send(wire, "GET") == (200, text)
+        assert (await wire.request("GET", "/", {}, b"", limit=len(text))).content == text
+        assert server.connections == 1
+        with pytest.raises(AnswerTooLongError):
+            await wire.request("GET", "/", {}, b"", limit=len(text) - 1)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [packed(b"no gzip"), packed(gzip.compress(b"cut off" * 99)[:-9]), packed(b""), packed(b"x", b"br")],
+)
+async def test_what_can_not_be_unpacked_is_no_answer(said: bytes) -> None:
+    async with running(lambda _: said) as (_, wire):
+        with pytest.raises(WireError):
+            await send(wire, "GET")
 
 
 async def test_a_connection_is_kept() -> None:

@@ -34,6 +34,9 @@ _BUILT_IN: Final = frozenset(
 )
 """Kinds whose spec has texts only where a pod's spec has; of all others every text is cleaned."""
 _HEAD: Final = frozenset({"apiVersion", "kind", "metadata"})
+CLUSTER_POLICIES: Final = "clusterpolicies.nvidia.com"
+_SCHEMAS_READ: Final = frozenset({CLUSTER_POLICIES})
+"""Definitions of kinds whose schema rules read. Those of a cluster's other kinds are megabytes."""
 _API_ACCESS: Final = "kube-api-access-"
 _UNREAD: Final = (
     "terminationMessagePath", "terminationMessagePolicy", "livenessProbe", "readinessProbe", "startupProbe",
@@ -237,6 +240,8 @@ def lean(data: Mapping[str, Any]) -> dict[str, Any]:
         if "status" in document:
             document["status"] = secrets.messages(document["status"])
     else:
+        if kind == "CustomResourceDefinition" and text(document["metadata"].get("name")) not in _SCHEMAS_READ:
+            document["spec"] = _without_schemas(document.get("spec"))
         document = {
             field: field_content if field in _HEAD else secrets.under_key(field, secrets.scrubbed(_cut(field_content)))
             for field, field_content in document.items()
@@ -246,6 +251,17 @@ def lean(data: Mapping[str, Any]) -> dict[str, Any]:
         if holder is not document and "metadata" in holder:
             holder["metadata"] = _lean_metadata(holder["metadata"])
     return document
+
+
+def _without_schemas(spec: Any) -> Any:
+    """A definition's spec without what its kind's fields are."""
+    if not isinstance(spec, dict) or not isinstance(spec.get("versions"), list):
+        return spec
+    versions = [
+        {key: value for key, value in version.items() if key != "schema"} if isinstance(version, dict) else version
+        for version in spec["versions"]
+    ]
+    return {**spec, "versions": versions}
 
 
 def _cut(value: Any, depth: int = 0) -> Any:

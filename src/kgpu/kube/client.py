@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 DEADLINE: Final = 10.0  # seconds for one request
 WATCH_SECONDS: Final = 290  # after which the server is asked to end a watch, so that a dead connection is noticed
+_LIMIT: Final = 64 << 20
+_LIMIT_OF_LISTS: Final = 1 << 30
+"""Bytes of an answer: a page has hundreds of objects, and each may have as much as etcd takes, 1.5 MiB."""
 _APPLY: Final = "application/apply-patch+yaml"
 _BRIEF: Final = f"{protobuf_answer.CONTENT_TYPE},application/json"
 _METADATA: Final = "application/json;as={};g=meta.k8s.io;v=v1,application/json"
@@ -62,7 +65,7 @@ _TODO_BY_CODE: Final = {
 
 
 class Client:
-    """A ``KubeApi`` over one connection pool of the library, and ``wire`` for writes where it can be had.
+    """A ``KubeApi`` over one connection pool of the library, and ``wire`` for all but watches where it can be had.
 
     ``namespace`` is that of the kubeconfig's context, for those who name none.
     """
@@ -286,15 +289,17 @@ class Client:
 
     async def _send(
         self, method: str, path: str, query: dict[str, str], content: bytes | None, headers: dict[str, str], *,
-        small: bool, limit: int = 64 << 20,
+        small: bool, limit: int = 0,
     ) -> HttpAnswer | httpx2.Response:  # fmt: skip
-        if self._wire is not None and small:
+        if self._wire is not None:
             if self._credentials is None:
                 self._credentials = await _credentials(self._http)
             target = f"{path}?{urlencode(query)}" if query else path
+            packed = {} if small else {"Accept-Encoding": "gzip"}
             answer = await self._wire.request(
-                method, target, {**headers, **self._credentials}, content or b"", limit=limit
-            )
+                method, target, {**headers, **packed, **self._credentials}, content or b"",
+                limit=limit or (_LIMIT if small else _LIMIT_OF_LISTS),
+            )  # fmt: skip
             if answer.status_code != 401 and not 300 <= answer.status_code < 400:
                 return answer
             self._credentials = None  # the library renews them, and follows where it is sent
@@ -319,7 +324,7 @@ async def _credentials(http: httpx2.AsyncClient) -> dict[str, str]:
 
 
 def _wire(config: SingleConfig) -> Wire | None:
-    """The direct connection for writes; None behind a proxy, which only the library can use."""
+    """The direct connection; None behind a proxy, which only the library can use."""
     from lightkube.config.client_adapter import verify_cluster
 
     proxies = {name.lower() for name, value in os.environ.items() if value} & {"http_proxy", "https_proxy", "all_proxy"}

@@ -13,7 +13,7 @@ from kgpu.doctor import matching, remedies
 from kgpu.doctor.kinds import Pod
 from kgpu.doctor.matching import AGENT, OPERATOR
 from kgpu.doctor.model import CERTAIN, LIKELY, Evidence, Finding, Level, Place
-from kgpu.doctor.objects import Obj
+from kgpu.doctor.objects import CLUSTER_POLICIES, Obj
 from kgpu.doctor.rule import rule
 from kgpu.doctor.secrets import HIDDEN
 from kgpu.doctor.snapshot import Snapshot
@@ -22,7 +22,6 @@ from kgpu.formats.crd.clusterpolicy import ClusterPolicySpec
 from kgpu.formats.releases import RELEASES, Support, release_of
 from kgpu.formats.support import KUBERNETES, RUNTIMES, Version, dotted
 
-_CRD: Final = "clusterpolicies.nvidia.com"
 _SCHEMA: Final = "spec.versions[0].schema.openAPIV3Schema.properties.spec.properties"
 CRDS: Final = (
     remedies.helm_set("operator.upgradeCRD=true"),
@@ -70,7 +69,7 @@ def releases(snapshot: Snapshot) -> Iterator[tuple[Pod, Version, Evidence]]:
 
 def old_schema(snapshot: Snapshot) -> Iterator[Finding]:
     """OPR-01: the CRD is of an older release than the operator."""
-    crd = snapshot.get("CustomResourceDefinition", _CRD)
+    crd = snapshot.get("CustomResourceDefinition", CLUSTER_POLICIES)
     versions = [version for version in (crd.maps("spec.versions") if crd else ()) if version.get("served") is not False]
     if crd is None or not versions:
         return
@@ -231,7 +230,7 @@ def left_over(snapshot: Snapshot) -> Iterator[Finding]:
                 evidence=(policy.cite("metadata.deletionTimestamp"), policy.cite("metadata.finalizers")),
                 remedy=(
                     remedies.patch_policy(policy.name, {"metadata": {"finalizers": None}}),
-                    Remedy("kubectl delete crd {} nvidiadrivers.nvidia.com", _CRD),
+                    Remedy("kubectl delete crd {} nvidiadrivers.nvidia.com", CLUSTER_POLICIES),
                     Remedy("the modules stay loaded until a reboot; labels:"),
                     remedies.unlabel_all(names.LABEL_GPU_PRESENT),
                 ),
@@ -298,7 +297,7 @@ def env_unused(snapshot: Snapshot) -> Iterator[Finding]:
 
 def by_hand(snapshot: Snapshot) -> Iterator[Finding]:
     """OPR-14: a ClusterPolicy from a blog: fields that there are not, or sections left out."""
-    crd = snapshot.get("CustomResourceDefinition", _CRD)
+    crd = snapshot.get("CustomResourceDefinition", CLUSTER_POLICIES)
     served = frozenset(map(str, crd.map(_SCHEMA))) if crd else frozenset()
     for policy in snapshot.all("ClusterPolicy"):
         spec = policy.map("spec")
