@@ -105,7 +105,12 @@ def test_which_policy_is_about_a_namespace() -> None:
     assert in_force([own], "c") == (OBSERVER, "")
     twin = reading("twin", mode="reclaim", namespaces=["a"])
     assert in_force([own, twin], "a") == (own.policy, "the policies own and twin are about the same namespace")
-    assert in_force([own, reading("x", bad=1)], "a") == (own.policy, "GPUUsagePolicy x can't be used")
+    policy, why = in_force([own, reading("x", reclaim={"after": "10m"})], "a")
+    assert policy == own.policy
+    assert why == (
+        "GPUUsagePolicy x can't be used: spec.reclaim.after is 10m; expected at least 30m, and at most 27777h; to do: "
+        "correct it (`kubectl edit gpuusagepolicy x`)"
+    )
 
 
 def device(node: str, name: str, state: UsageState, *holders: HolderNow, **more: Any) -> DeviceNow:

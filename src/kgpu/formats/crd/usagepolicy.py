@@ -21,6 +21,16 @@ MAX_FROZEN_NODES: Final = 100
 MAX_ACTIONS: Final = 20
 """Actions that a status shows; the record has more."""
 LONGEST_SECONDS: Final = 10**8
+LEAST: Final = "1m"
+"""The shortest time of a policy where nothing else is said."""
+LEAST_AFTER: Final = "30m"
+"""The shortest time after which a workload may be stopped."""
+LEAST_GRACE: Final = "5m"
+LEAST_KEEP: Final = "1h"
+TEMPLATE_FIELDS: Final = (
+    "who", "namespace", "what", "idle", "since", "wasted", "perHour", "assumed", "deadline", "keep", "policy",
+)  # fmt: skip
+"""What a receiver's own text may have in braces."""
 _DURATION: Final = r"^([0-9]{1,6}[smh]){1,3}$"
 _HOURS: Final = r"^([01][0-9]|2[0-3]):[0-5][0-9]-(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$"
 _AMOUNT: Final = r"^[0-9]{1,6}(\.[0-9]{1,6})?$"
@@ -36,6 +46,45 @@ _OWNERS: Final = {
 _LABELS: Final = {"maxProperties": 50}
 Labels: TypeAlias = dict[str, str]
 
+
+def _no_less(least: str, *, empty: bool = False) -> tuple[tuple[str, str], ...]:
+    """That a duration is in its bounds; ``empty``: or not given."""
+    longest = LONGEST_SECONDS // 3600
+    rule = f"duration(self) >= duration('{least}') && duration(self) <= duration('{LONGEST_SECONDS}s')"
+    return ((f"self == '' || ({rule})" if empty else rule, f"it has to be at least {least}, and at most {longest}h"),)
+
+
+_ONE_DAY: Final = (
+    (
+        "size(self) != 11 || self.substring(0, 5) < self.substring(6)",
+        "it has to begin before it ends, on one day, such as 08:00-18:00",
+    ),
+)
+# Whether there is a zone of that name is for whoever follows the policy: an API server has its own list, if any.
+_ZONE: Final = (
+    (
+        "self.matches('^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$')",
+        "it has to be the name of a time zone, such as Europe/Berlin or UTC",
+    ),
+)
+_FILLED: Final = (
+    (
+        f"self.matches('^([^{{}}]|[{{][{{]|[}}][}}]|[{{]({'|'.join(TEMPLATE_FIELDS)})[}}])*$')",
+        (
+            f"it may have in braces only {', '.join(f'{{{name}}}' for name in TEMPLATE_FIELDS)}; write {{{{ and }}}} "
+            "for braces themselves"
+        ),
+    ),
+)
+_ONE_PRICE: Final = (
+    (
+        (
+            "!has(self.pricesConfigMap) || self.pricesConfigMap == '' || !has(self.perGpuHour) || "
+            "double(self.perGpuHour) == 0.0"
+        ),
+        "perGpuHour and pricesConfigMap can't both be given: it is one price, or a list",
+    ),
+)
 NAMED: Final = (
     "!has(self.mode) || self.mode != 'reclaim' || (has(self.namespaces) && size(self.namespaces) > 0)",
     "a policy that reclaims has to name its namespaces",
@@ -52,9 +101,16 @@ class UsageIdle(Block, frozen=True, kw_only=True):
     activity_percent: Annotated[
         int, doc("No signal of activity reaches this within the time.", minimum=1, schema=_PERCENT)
     ] = 5
-    after: Annotated[str, doc("For how long a GPU has to be idle.", pattern=_DURATION)] = "1h"
-    node_after: Annotated[str, doc("For how long all GPUs of a node have to be.", pattern=_DURATION)] = "30m"
-    warm_up: Annotated[str, doc("How long a pod is left alone after its start.", pattern=_DURATION)] = "15m"
+    after: Annotated[
+        str, doc("For how long a GPU has to be idle; at least `1m`.", pattern=_DURATION, rules=_no_less(LEAST))
+    ] = "1h"
+    node_after: Annotated[
+        str, doc("For how long all GPUs of a node have to be; at least `1m`.", pattern=_DURATION, rules=_no_less(LEAST))
+    ] = "30m"
+    warm_up: Annotated[
+        str,
+        doc("How long a pod is left alone after its start; at least `1m`.", pattern=_DURATION, rules=_no_less(LEAST)),
+    ] = "15m"
     coverage_percent: Annotated[
         int, doc("How much of the time has to be covered by readings.", minimum=50, schema=_PERCENT)
     ] = 90
@@ -69,8 +125,12 @@ class UsageReclaim(Block, frozen=True, kw_only=True):
     activity_percent: Annotated[
         int, doc("No signal of activity reaches this within the time.", minimum=1, schema=_PERCENT)
     ] = 1
-    after: Annotated[str, doc("For how long it has to be idle; at least `30m`.", pattern=_DURATION)] = "2h"
-    grace: Annotated[str, doc("From the warning to the act; at least `5m`.", pattern=_DURATION)] = "30m"
+    after: Annotated[
+        str, doc("For how long it has to be idle; at least `30m`.", pattern=_DURATION, rules=_no_less(LEAST_AFTER))
+    ] = "2h"
+    grace: Annotated[
+        str, doc("From the warning to the act; at least `5m`.", pattern=_DURATION, rules=_no_less(LEAST_GRACE))
+    ] = "30m"
     bare_pods: Annotated[
         bool,
         doc("Whether pods without an owner are evicted, too, if they have the annotation `kgpu.dev/idle-policy: "
@@ -81,7 +141,7 @@ class UsageReclaim(Block, frozen=True, kw_only=True):
         doc("For how long annotations that name an end, such as `kgpu.dev/keep-until`, keep an idle workload, from "
             "when it is first seen to be kept until its GPUs are used; at least `1h`. Those of a namespace are not "
             "limited.",
-            pattern=_DURATION),
+            pattern=_DURATION, rules=_no_less(LEAST_KEEP)),
     ] = "168h"  # fmt: skip
     limit_exemptions: Annotated[
         bool,
@@ -97,8 +157,18 @@ class UsageSchedule(Block, frozen=True, kw_only=True):
         tuple[Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"], ...],
         doc("On which days.", schema={"maxItems": 7}),
     ] = ("Mon", "Tue", "Wed", "Thu", "Fri")
-    hours: Annotated[str, doc("From when to when, such as `08:00-18:00`.", pattern=_HOURS)] = "08:00-18:00"
-    time_zone: Annotated[str, doc("Whose hours these are, such as `Europe/Berlin`.", schema={"maxLength": 64})] = "UTC"
+    hours: Annotated[
+        str,
+        doc(
+            "From when to when on one day, such as `08:00-18:00`.",
+            pattern=_HOURS,
+            rules=_ONE_DAY,
+            schema={"maxLength": 11},
+        ),
+    ] = "08:00-18:00"
+    time_zone: Annotated[
+        str, doc("Whose hours these are, such as `Europe/Berlin`.", rules=_ZONE, schema={"maxLength": 64})
+    ] = "UTC"
 
 
 class UsageProtect(Block, frozen=True, kw_only=True):
@@ -161,7 +231,7 @@ class UsageReceiver(Block, frozen=True, kw_only=True):
         doc("The text about each idle workload and node, and in each warning, in place of kgpu's own: with `{who}`, "
             "`{namespace}`, `{what}`, `{idle}`, `{since}`, `{wasted}`, `{perHour}`, `{assumed}`, `{deadline}`, "
             "`{keep}`, `{policy}`. A deadline, and the command that keeps a workload, are added where they lack.",
-            schema={"maxLength": 500}),
+            rules=_FILLED, schema={"maxLength": 500}),
     ] = ""  # fmt: skip
 
 
@@ -214,7 +284,7 @@ class GPUUsagePolicySpec(Block, frozen=True, kw_only=True):
     budget: Annotated[UsageBudget, doc("The most that may be stopped.")] = UsageBudget()
     requests: Annotated[UsageRequests, doc("Whether requests that are served keep a workload.")] = UsageRequests()
     notify: Annotated[tuple[UsageReceiver, ...], doc("Who is told.", schema={"maxItems": 10})] = ()
-    cost: Annotated[UsageCost, doc("What an hour of a GPU costs in messages.")] = UsageCost()
+    cost: Annotated[UsageCost, doc("What an hour of a GPU costs in messages.", rules=_ONE_PRICE)] = UsageCost()
 
 
 class UsageAction(Block, frozen=True, kw_only=True):
@@ -256,10 +326,19 @@ class GPUUsageOverrideSpec(Block, frozen=True, kw_only=True):
         doc("The strongest mode that is allowed here; empty: the policy's."),
     ] = ""
     idle_after: Annotated[
-        str, doc("For how long a GPU has to be idle, if longer than the policy says.", pattern=f"^$|{_DURATION}")
+        str,
+        doc(
+            "For how long a GPU has to be idle, if longer than the policy says.",
+            pattern=f"^$|{_DURATION}",
+            rules=_no_less(LEAST, empty=True),
+        ),
     ] = ""
-    reclaim_after: Annotated[str, doc("The same before a workload is stopped.", pattern=f"^$|{_DURATION}")] = ""
-    grace: Annotated[str, doc("From the warning to the act, likewise.", pattern=f"^$|{_DURATION}")] = ""
+    reclaim_after: Annotated[
+        str, doc("The same before a workload is stopped.", pattern=f"^$|{_DURATION}", rules=_no_less(LEAST, empty=True))
+    ] = ""
+    grace: Annotated[
+        str, doc("From the warning to the act, likewise.", pattern=f"^$|{_DURATION}", rules=_no_less(LEAST, empty=True))
+    ] = ""
     protect_labels: Annotated[Labels, doc("More pods that are never stopped, by label.", schema=_LABELS)] = (
         msgspec.field(default_factory=dict)
     )

@@ -19,6 +19,10 @@ from kgpu.base.errors import ConfigError
 from kgpu.base.times import time_zone
 from kgpu.formats.crd.decode import usage_override, usage_policy
 from kgpu.formats.crd.usagepolicy import (
+    LEAST,
+    LEAST_AFTER,
+    LEAST_GRACE,
+    LEAST_KEEP,
     LONGEST_SECONDS,
     SYSTEM_NAMESPACES,
     GPUUsagePolicySpec,
@@ -35,10 +39,6 @@ from kgpu.usage.now import DeviceNow, HolderNow
 from kgpu.usage.reclaim.templates import read_template
 from kgpu.usage.states import USUAL_RULES, WASTED, IdleRules, UsageVerdict
 
-LEAST_AFTER: Final = 1800.0
-"""The shortest time, in seconds, after which a workload may be stopped."""
-LEAST_GRACE: Final = 300.0
-LEAST_KEEP: Final = 3600.0
 LONGEST_KEEP: Final = 7 * 86_400.0
 RECLAIM_RULES: Final = IdleRules(idle_below=0.01, window=7200.0)
 _NANO: Final = 10**9
@@ -110,6 +110,11 @@ class PolicyReading:
     policy: ReclaimPolicy | None = None
     problem: Advice | None = None
 
+    @property
+    def why_not(self) -> str:
+        """Why it can't be used, in a sentence."""
+        return self.problem.sentence if self.problem else f"GPUUsagePolicy {self.name} can't be used"
+
 
 def read_policy(obj: Object, own_namespace: str) -> PolicyReading:
     """A GPUUsagePolicy as it is in force. One with an unknown key is unreadable: that may have been a protection."""
@@ -168,11 +173,11 @@ def _wrong(what: str, expected: str) -> ConfigError:
     return ConfigError(what, expected, "correct it")
 
 
-def seconds(text: str, where: str, least: float = 60.0) -> float:
+def seconds(text: str, where: str, least: str = LEAST) -> float:
     """A duration of a policy, in seconds. Raises ConfigError."""
     value = parse_duration(text) / _NANO
-    if not least <= value <= LONGEST_SECONDS:
-        raise _wrong(f"{where} is {text}", f"at least {least / 60:g}m, and at most {LONGEST_SECONDS}s")
+    if not parse_duration(least) / _NANO <= value <= LONGEST_SECONDS:
+        raise _wrong(f"{where} is {text}", f"at least {least}, and at most {LONGEST_SECONDS // 3600}h")
     return value
 
 
@@ -188,22 +193,22 @@ def _check_zone(schedule: UsageSchedule) -> None:
         ) from None
 
 
-def in_force(readings: Iterable[PolicyReading], namespace: str) -> tuple[ReclaimPolicy, str]:
+def in_force(readings: Sequence[PolicyReading], namespace: str) -> tuple[ReclaimPolicy, str]:
     """The policy for a namespace, and why nothing may be stopped by it, "" where it may.
 
     One that names the namespace goes before one for all others. Of two that are equal, the mildest is in force and
     stops nothing; one that can't be read, and may be meant for the namespace, stops everything, too.
     """
     known = [reading.policy for reading in readings if reading.policy is not None]
-    unreadable = [reading.name for reading in readings if reading.policy is None]
+    unusable = next((reading.why_not for reading in readings if reading.policy is None), "")
     fitting = [one for one in known if one.covers(namespace)] or [one for one in known if not one.namespaces]
     if not fitting:
-        return OBSERVER, f"GPUUsagePolicy {unreadable[0]} can't be used" if unreadable else ""
+        return OBSERVER, unusable
     mildest = min(fitting, key=lambda one: (one.mode, one.name))
     if len(fitting) > 1:
         named = " and ".join(sorted(one.name for one in fitting)[:2])
         return mildest, f"the policies {named} are about the same namespace"
-    return mildest, f"GPUUsagePolicy {unreadable[0]} can't be used" if unreadable else ""
+    return mildest, unusable
 
 
 def with_override(policy: ReclaimPolicy, override: Object) -> ReclaimPolicy:
