@@ -201,6 +201,11 @@ def test_who_does_nothing_and_is_too_young_is_told(cluster: Cluster, capsys: Sai
         "nothing is idle for 1h or longer; 1 workload does nothing and is too young: pods have to be 15m older than that\n"
     )
     assert run(capsys, "-n", "other")[2] == "nothing is idle for 1h or longer\n"
+    out = run(capsys, "explain", "team-a/llama")[1]
+    assert out.startswith("Deployment team-a/llama does nothing, and is too young to be called idle\n")
+    assert "GPU-0 on gpu-1: not known yet, its pod is younger than the time for which it has to be idle" in out
+    assert "  STOP   2 data: not known yet: it has to hold its GPUs for 2h 15m, of which 1h 1m have passed\n" in out
+    assert json.loads(run(capsys, "explain", "team-a/llama", "-o", "json")[1])["state"] == "unknown"
 
 
 def test_an_agent_that_does_not_answer_is_told(cluster: Cluster, capsys: Said) -> None:

@@ -12,6 +12,7 @@ from kgpu.usage.states import (
     STATES,
     WASTED,
     WORKING,
+    YOUNG,
     IdleRules,
     UsageReading,
     UsageVerdict,
@@ -95,6 +96,13 @@ CASES = {
     "the CPU's load proves no use": (readings(cpu=1.0), HELD, S.HELD_IDLE),
     "readings of the future": ([*readings(), UsageReading(at=NOW + 60, **BUSY)], HELD, S.HELD_IDLE),
 }
+
+
+def test_a_young_pod_that_has_worked_is_busy_and_one_that_has_not_too_young() -> None:
+    young = replace(HELD, held_since=NOW - 3600)
+    assert state(readings(), young).why == YOUNG
+    assert state(once(600, gr_engine=0.9), young).why == "it was active"
+    assert state(once(600, gr_engine=0.9), replace(young, held_since=NOW - 300)).why == YOUNG, "its predecessor was"
 
 
 @pytest.mark.parametrize("name", CASES)

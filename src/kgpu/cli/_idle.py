@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kgpu.usage.reclaim.guards import GuardAnswer
     from kgpu.usage.reclaim.model import HeldWorkload, WorkloadRef
     from kgpu.usage.reclaim.requests import WorkloadExplained
-    from kgpu.usage.states import IdleRules
+    from kgpu.usage.states import IdleRules, UsageVerdict
 
 STATES: Final = ("held-empty", "held-idle", "hung", "free")
 USUAL: Final = ("held-empty", "held-idle", "hung")
@@ -142,13 +142,9 @@ def rows(found: IdleLook, states: Sequence[str], namespace: str) -> list[IdleRow
 
 def too_young(found: IdleLook, namespace: str) -> str:
     """How many workloads do nothing and are not called idle yet, as the end of a sentence; "" for none."""
-    from kgpu.usage.states import YOUNG, IdleRules
+    from kgpu.usage.states import IdleRules
 
-    young = sum(
-        all(one.device.verdict.why == YOUNG for one in workload.held)
-        for ref, workload in found.workloads.items()
-        if namespace in ("", ref.namespace)
-    )
+    young = sum(workload.too_young for ref, workload in found.workloads.items() if namespace in ("", ref.namespace))
     who = "1 workload does nothing and is" if young == 1 else f"{young} workloads do nothing and are"
     minutes = int(IdleRules().warm_up // 60)
     return f"; {who} too young: pods have to be {minutes}m older than that" if young else ""
@@ -199,6 +195,12 @@ def _guard_line(said: GuardAnswer, unknown: Mapping[str, str]) -> str:
     return f"  {word}  {guard.number:>2} {guard.name}: {why}"
 
 
+def _known_state(verdict: UsageVerdict) -> str:
+    from kgpu.usage.states import YOUNG
+
+    return "not known yet" if verdict.why == YOUNG else str(verdict.state)
+
+
 def explained(one: WorkloadExplained) -> list[str]:
     """The window, every guard, and what would be done."""
     workload, policy = one.facts.workload, one.facts.policy
@@ -207,13 +209,14 @@ def explained(one: WorkloadExplained) -> list[str]:
     since = workload.idle_since
     name = policy.name or "none: it is observed alone"
     lines = [
-        f"{one_line(workload.ref.title)} is {workload.state}"
+        f"{one_line(workload.ref.title)} "
+        + ("does nothing, and is too young to be called idle" if workload.too_young else f"is {workload.state}")
         + (f" since {stamp_of(since)} ({span(one.facts.now - since)})" if since is not None and workload.idle else ""),
         f"policy: {name}; mode {policy.mode}; idle for {span(policy.stop.window)}, then {span(policy.grace)} to react",
         *(f"note: {one_line(told)}" for told in policy.told_of),
         "holds:",
         *(
-            f"  {one_line(held.holder.pod)}: {held.device.device} on {held.device.node}: {held.verdict.state}, "
+            f"  {one_line(held.holder.pod)}: {held.device.device} on {held.device.node}: {_known_state(held.verdict)}, "
             f"{one_line(held.verdict.why)}; readings cover {held.verdict.coverage:.0%}"
             for held in workload.held
         ),
@@ -234,7 +237,8 @@ def explained_data(one: WorkloadExplained) -> dict[str, Any]:
     workload, policy = one.facts.workload, one.facts.policy
     return {
         "version": 1,
-        "who": str(workload.ref), "kind": workload.ref.kind, "state": str(workload.state),
+        "who": str(workload.ref), "kind": workload.ref.kind,
+        "state": str(UsageState.UNKNOWN if workload.too_young else workload.state),
         "since": None if workload.idle_since is None else stamp_of(workload.idle_since),
         "coverage": workload.coverage, "policy": policy.name or None, "mode": str(policy.mode),
         "guards": [

@@ -253,9 +253,12 @@ def _not_idle(
     """The state and why, for one that is not active at this moment and still not idle; None for one that is idle."""
     window = [one for one in known if one.at >= now - rules.window]
     held_since = device.held_since if device.held_since is not None else now
+    young = now - held_since < rules.window + rules.warm_up
+    own = (one for one in window if one.begin >= held_since)
     # In this order: the first that holds is told.
     rows = (
-        (now - held_since < rules.window + rules.warm_up, UsageState.BUSY, YOUNG),
+        (young and any((activity(one) or 0.0) >= rules.idle_below for one in own), UsageState.BUSY, "it was active"),
+        (young, UsageState.BUSY, YOUNG),
         (coverage < rules.coverage, UsageState.UNKNOWN, "too much of the window has no readings"),
         (any(contradicts(one, device, rules) for one in window), UsageState.UNKNOWN,
          "within the window, engines said nothing runs, utilisation or power said otherwise"),

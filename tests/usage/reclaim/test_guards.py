@@ -17,7 +17,7 @@ from kgpu.usage.now import DeviceNow, HolderNow
 from kgpu.usage.reclaim.guards import GUARDS, GuardFacts, answers, obstacle, span
 from kgpu.usage.reclaim.model import HeldDevice, HeldWorkload, ReclaimMode, ReclaimPolicy, WorkloadRef
 from kgpu.usage.reclaim.owners import OwnersFound, stop_target
-from kgpu.usage.states import UsageVerdict
+from kgpu.usage.states import YOUNG, UsageVerdict
 from tests.usage.reclaim.scene import HOUR, START
 
 Change = Callable[[GuardFacts], GuardFacts]
@@ -157,6 +157,9 @@ ROWS: tuple[tuple[str, str, Change, str], ...] = (
     ("labels", "protect", lambda one: pod(labels={"tier": "prod"})(
         policy(protect=UsageProtect(labels={"tier": "prod"}))(one)), "tier=prod, which is protected"),
     ("unknown", "data", workload(held(), held(state=UsageState.UNKNOWN, why="no reading")), "state is unknown: no reading"),
+    ("too young", "data", workload(held(), held(state=UsageState.BUSY, why=YOUNG)),
+     "not known yet: it has to hold its GPUs for 2h 15m, of which 9h have passed"),
+    ("one works", "data", workload(held(state=UsageState.BUSY), held(state=UsageState.BUSY, why=YOUNG)), "it is busy"),
     ("busy", "data", workload(held(), held(state=UsageState.BUSY)), "it is busy"),
     ("down", "data", workload(held(state=UsageState.DOWN, why="lost")), "unknown: lost"),
     ("hung", "data", workload(held(state=UsageState.HUNG)), "its gang hangs"),

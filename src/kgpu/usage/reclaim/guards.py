@@ -156,6 +156,9 @@ def _data(facts: GuardFacts) -> str:
     if workload.state is UsageState.UNKNOWN:
         why = next((one.verdict.why for one in workload.held if one.verdict.state not in WASTED), "nothing is held")
         return f"its state is unknown: {why}"
+    if workload.too_young:
+        held = "" if workload.held_since is None else f", of which {span(facts.now - workload.held_since)} have passed"
+        return f"not known yet: it has to hold its GPUs for {span(rules.window + rules.warm_up)}{held}"
     if not workload.idle:
         return f"it is {workload.state}"
     if workload.state is UsageState.HUNG:

@@ -37,7 +37,7 @@ from kgpu.formats.usage import MILLION, UsageState
 from kgpu.kube.port import Object, name_of, namespace_of
 from kgpu.usage.now import DeviceNow, HolderNow
 from kgpu.usage.reclaim.templates import read_template
-from kgpu.usage.states import USUAL_RULES, WASTED, IdleRules, UsageVerdict
+from kgpu.usage.states import USUAL_RULES, WASTED, YOUNG, IdleRules, UsageVerdict
 
 LONGEST_KEEP: Final = 7 * 86_400.0
 RECLAIM_RULES: Final = IdleRules(idle_below=0.01, window=7200.0)
@@ -330,6 +330,19 @@ class HeldWorkload:
     def idle(self) -> bool:
         """Whether all that it holds is idle."""
         return self.state in WASTED
+
+    @property
+    def too_young(self) -> bool:
+        """Whether it does nothing, as far as it is known, and some of it is not held for long enough to be idle."""
+        states = {one.verdict.state for one in self.held if one.verdict.why != YOUNG}
+        return states <= WASTED and any(one.verdict.why == YOUNG for one in self.held)
+
+    @property
+    def held_since(self) -> float | None:
+        """When it got the last of what it holds, None where that is not known."""
+        moments = [one.holder.held_since for one in self.held]
+        known = [moment for moment in moments if moment is not None]
+        return max(known) if known and len(known) == len(moments) else None
 
     @property
     def idle_since(self) -> float | None:
