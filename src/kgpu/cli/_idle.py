@@ -160,8 +160,8 @@ def table_of(table: Sequence[IdleRow], now: float) -> list[str]:
         wasted = row.wasted(now)
         lines.append(
             (one_line(row.who), row.kind, str(row.state), f"{row.gpus:g}",
-             "?" if row.since is None else span(now - row.since),
-             "?" if wasted is None else amount(wasted, row.currency),
+             "-" if row.since is None else span(now - row.since),
+             "-" if wasted is None else amount(wasted, row.currency),
              amount(row.per_hour, row.currency), one_line(row.where, 120))
         )  # fmt: skip
     return in_columns(lines)

@@ -71,7 +71,9 @@ def idle() -> None:
 
 
 @idle.command("list", examples=LIST)
-@click.option("--min", "least", default="1h", show_default=True, metavar="TIME", help="Idle for at least as long.")
+@click.option(
+    "--min", "least", default="1h", show_default=True, metavar="TIME", help="Idle for at least as long, 5m or more."
+)
 @click.option("--state", "states", default="held-empty,held-idle,hung", show_default=True, metavar="STATES",
               help="Which states, with commas: held-empty, held-idle, hung, free.")  # fmt: skip
 @click.option("-n", "--namespace", default="", metavar="NS", help="Only of that namespace.",
