@@ -223,6 +223,15 @@ async def test_nobody_gets_the_answer_of_a_request_that_was_given_up() -> None:
         assert server.connections == 2
 
 
+async def test_what_is_in_use_while_all_is_closed_is_not_kept() -> None:
+    async with running(lambda _: OK) as (server, wire):
+        sending = asyncio.create_task(send(wire))
+        await asyncio.sleep(0)  # it has begun, and has no connection yet
+        await wire.close()
+        assert (await sending)[0] == 200
+        await until(lambda: server.connections == 1 and not server.open)
+
+
 async def test_a_line_break_does_not_become_a_header() -> None:
     async with running(lambda _: OK) as (server, wire):
         with pytest.raises(WireError, match="line break"):

@@ -96,6 +96,7 @@ class Wire:
         self._prefix = parts.path.rstrip("/")
         self._kept: deque[_Connection] = deque()
         self._room = asyncio.Semaphore(MOST_CONNECTIONS)
+        self._closed = False
 
     async def request(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes, *, limit: int = _BODY_LIMIT
@@ -126,7 +127,8 @@ class Wire:
                     raise WireError(f"{type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
-        """Close what is kept."""
+        """Close what is kept; what is still in use is closed when its answer has come."""
+        self._closed = True
         kept = list(self._kept)
         self._kept.clear()
         for connection in kept:
@@ -162,7 +164,8 @@ class Wire:
             connection.end()  # whatever is still to come belongs to nobody
             raise
         connection.used = True
-        if keep and connection.idle and len(self._kept) < MOST_CONNECTIONS:  # a POST may have opened one more
+        # A POST may have opened one more.
+        if keep and connection.idle and len(self._kept) < MOST_CONNECTIONS and not self._closed:
             connection.kept_at = asyncio.get_running_loop().time()
             self._kept.append(connection)
         else:
