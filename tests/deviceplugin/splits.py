@@ -25,7 +25,11 @@ def score(weights: Sequence[Sequence[int]], members: Sequence[int | None]) -> in
 
 
 def best_by_walking(
-    weights: Sequence[Sequence[int]], available: Sequence[int], required: Sequence[int], size: int
+    weights: Sequence[Sequence[int]],
+    available: Sequence[int],
+    required: Sequence[int],
+    size: int,
+    links: Sequence[Sequence[int]] = (),
 ) -> tuple[tuple[int, ...], int]:
     """The chosen set and the sum of its split's scores; ((), -1) when nothing fits. Sizes from 2."""
     if size <= 0 or len(available) < size or len(required) > size or not set(required) <= set(available):
@@ -33,14 +37,15 @@ def best_by_walking(
     slots: list[int | None] = sorted(available)
     slots += [None] * (-len(slots) % size)
     best: list[tuple[int | None, ...]] | None = None
-    best_score = -1
+    most = (-1, -1)
     for split in all_splits(slots, size):
-        if not any(None not in part and set(required) <= set(part) for part in split):
+        fitting = [part for part in split if None not in part and set(required) <= set(part)]
+        if not fitting:
             continue
-        total = sum(score(weights, part) for part in split)
-        if total > best_score:
-            best, best_score = split, total
+        total = sum(score(weights, part) for part in split), max(score(links, part) if links else 0 for part in fitting)
+        if total > most:
+            best, most = split, total
     assert best is not None
     fitting = [part for part in best if None not in part and set(required) <= set(part)]
     chosen = max(fitting, key=lambda part: score(weights, part))
-    return tuple(member for member in chosen if member is not None), best_score
+    return tuple(member for member in chosen if member is not None), most[0]

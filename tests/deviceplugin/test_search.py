@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -24,12 +25,22 @@ def matrix(count: int, pairs: dict[tuple[int, int], int], default: int = 0) -> l
     return weights
 
 
-def boxed(count: int, links: dict[tuple[int, int], int], *, sockets: int = 2) -> list[list[int]]:
-    """PCIe switches of two GPUs, sockets, and direct NVLinks of so many lanes."""
+def links_of(weights: list[list[int]]) -> list[list[int]]:
+    return [[score // 100 for score in row] for row in weights]
+
+
+def boxed(count: int, links: dict[tuple[int, int], int], *, sockets: int = 2, apart: int = 1) -> list[list[int]]:
+    """PCIe switches of two GPUs that are so far ``apart``, sockets, and direct NVLinks of so many lanes."""
     per_socket = count // sockets
     pairs = {}
     for a, b in itertools.combinations(range(count), 2):
-        pcie = PCIE_SWITCH if a // 2 == b // 2 else PCIE_BRIDGE if a // per_socket == b // per_socket else PCIE_SYSTEM
+        pcie = (
+            PCIE_SWITCH
+            if b - a == apart and a // apart % 2 == 0
+            else PCIE_BRIDGE
+            if a // per_socket == b // per_socket
+            else PCIE_SYSTEM
+        )
         pairs[a, b] = pcie + 100 * links.get((a, b), 0)
     return matrix(count, pairs)
 
@@ -39,9 +50,9 @@ CUBE = [
     (4, 5), (4, 6), (4, 7), (5, 6), (5, 7), (6, 7),
 ]  # fmt: skip
 DOUBLE = {(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)}
-P100 = boxed(8, dict.fromkeys(CUBE, 1))
+P100 = boxed(8, dict.fromkeys(CUBE, 1), apart=2)
 V100 = boxed(8, {pair: 2 if pair in DOUBLE else 1 for pair in CUBE})
-RTX8000 = matrix(4, {(0, 3): 220, (1, 2): 220}, default=20)
+RTX8000 = matrix(4, {(0, 3): 200, (1, 2): 200, (0, 2): 10, (1, 3): 10}, default=20)
 NVSWITCH = boxed(8, {})
 UNIFORM = matrix(8, {}, default=30)
 BOXES = {"p100": P100, "v100": V100, "rtx8000": RTX8000, "nvswitch": NVSWITCH, "uniform": UNIFORM}
@@ -57,8 +68,8 @@ def test_real_boxes_agree_with_walking_every_split(name: str, missing: int) -> N
     for size in range(2, count + 1):
         for wanted in range(min(size, 3)):
             required = sorted(rng.sample(available, wanted))
-            expected, _ = best_by_walking(weights, available, required, size)
-            found = best_set(weights, available, required, size)
+            expected, _ = best_by_walking(weights, available, required, size, links_of(weights))
+            found = best_set(weights, available, required, size, links=links_of(weights))
             assert (found.members, found.exact) == (tuple(sorted(expected)), True), (size, required)
 
 
@@ -80,8 +91,8 @@ def cases(low: int, high: int) -> st.SearchStrategy[tuple[list[list[int]], list[
 @given(cases(3, 8))
 def test_random_boxes_agree_with_walking_every_split(case) -> None:
     weights, available, required, size = case
-    expected, _ = best_by_walking(weights, available, required, size)
-    found = best_set(weights, available, required, size)
+    expected, _ = best_by_walking(weights, available, required, size, links_of(weights))
+    found = best_set(weights, available, required, size, links=links_of(weights))
     assert found.exact
     assert found.members == tuple(sorted(expected))
 
@@ -90,15 +101,15 @@ def test_random_boxes_agree_with_walking_every_split(case) -> None:
 @given(cases(11, 12).filter(lambda case: len(case[1]) > search.SMALL and case[3] * 2 >= len(case[1])))
 def test_counting_in_halves_agrees_with_walking_every_split(case) -> None:
     weights, available, required, size = case
-    expected, _ = best_by_walking(weights, available, required, size)
-    assert best_set(weights, available, required, size).members == tuple(sorted(expected))
+    expected, _ = best_by_walking(weights, available, required, size, links_of(weights))
+    assert best_set(weights, available, required, size, links=links_of(weights)).members == tuple(sorted(expected))
 
 
 @tries(60)
 @given(cases(2, 20))
 def test_every_answer_is_a_set_of_that_size_with_the_required_ones(case) -> None:
     weights, available, required, size = case
-    found = best_set(weights, available, required, size)
+    found = best_set(weights, available, required, size, links=links_of(weights))
     assert len(set(found.members)) == size == len(found.members)
     assert set(required) <= set(found.members) <= set(available)
     assert list(found.members) == sorted(found.members)
@@ -124,6 +135,38 @@ def test_a_late_pair_of_fourteen_is_found() -> None:
     """The vendored search could lose its best split to a later one: 14 GPUs, one linked pair at the end."""
     weights = matrix(14, {(12, 13): 410}, default=10)
     assert best_set(weights, range(14), [], 2).members == (12, 13)
+
+
+def test_of_equal_splits_the_one_whose_answer_is_connected_best_is_taken() -> None:
+    """0,1,3 with 2,6 left has as many links as 0,2,3 with 1,6 left; but the pod would get one less of them."""
+    found = best_set(V100, [0, 1, 2, 3, 6], [], 3, links=links_of(V100))
+    assert (found.members, found.exact) == ((0, 2, 3), True)
+
+
+# go-gpuallocator's table for its DGX-1 Volta: available, required, and what is chosen.
+PEERS = [
+    ([0, 2, 4, 5], [], [4, 5]), ([0, 4, 5, 6], [], [5, 6]), ([0, 3, 1], [], [0, 3]), ([0, 1, 4], [], [0, 4]),
+    (range(8), [4], [4]), (range(8), [4], [4, 7]), (range(8), [4], [4, 5, 6, 7]), (range(8), [0, 2, 4, 6], [0, 2, 4, 6]),
+]  # fmt: skip
+# The sets that its allocators give one after the other, until all GPUs are taken. Of one GPU it gives the first, always.
+PEERS_IN_TURN = [
+    (RTX8000, [[0, 3], [1, 2]]), (RTX8000, [[0, 1, 2, 3]]),
+    (P100, [[0, 2], [1, 3], [4, 6], [5, 7]]), (V100, [[0, 3], [1, 2], [4, 7], [5, 6]]),
+    *((box, sets) for box in (P100, V100) for sets in ([[0, 1, 2, 3], [4, 5, 6, 7]], [list(range(8))])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("available", "required", "chosen"), PEERS)
+def test_the_peers_choices(available: Sequence[int], required: list[int], chosen: list[int]) -> None:
+    assert list(best_set(V100, available, required, len(chosen), links=links_of(V100)).members) == chosen
+
+
+@pytest.mark.parametrize(("box", "sets"), PEERS_IN_TURN)
+def test_the_peers_choices_in_turn(box: list[list[int]], sets: list[list[int]]) -> None:
+    free = set(range(len(box)))
+    for expected in sets:
+        assert list(best_set(box, sorted(free), [], len(expected), links=links_of(box)).members) == expected
+        free -= set(expected)
 
 
 def test_one_gpu_is_taken_where_it_breaks_no_pair() -> None:

@@ -2,8 +2,9 @@
 
 The rule: all available GPUs are split into sets of ``size`` (the last ones may be smaller); the split with the largest
 sum of pair scores within its sets wins, and the answer is its best full set that has every required GPU. So a choice
-also leaves good sets for later. Among equal splits the first in the order of indices wins. A set of one has no pairs:
-the answer is the GPU that the others miss least.
+also leaves good sets for later. Of equal splits the one with the set that has most NVLinks of its own wins, and of
+those the first in the order of indices, which is what the replaced program takes. A set of one has no pairs: the answer
+is the GPU that the others miss least.
 
 The replaced program tries every split (2.6 million for 16 GPUs in fours). Here two-way splits are computed from two
 halves, and the others are searched by branch and bound with memoization. Above ``MAX_EXACT`` GPUs, or past ``BUDGET``
@@ -39,8 +40,24 @@ class _OverBudgetError(Exception):
     """The search would take too long."""
 
 
-def best_set(weights: Weights, available: Sequence[int], required: Sequence[int], size: int) -> SearchResult:
-    """The preferred ``size`` positions of ``available``, including all ``required`` ones."""
+@dataclass(frozen=True, slots=True)
+class _Local:
+    """The available GPUs' pair scores, and their NVLinks."""
+
+    scores: Weights
+    links: Weights
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+def best_set(
+    weights: Weights, available: Sequence[int], required: Sequence[int], size: int, *, links: Weights = ()
+) -> SearchResult:
+    """The preferred ``size`` positions of ``available``, including all ``required`` ones.
+
+    ``links``: the NVLinks of each pair, where there are any.
+    """
     positions = sorted(set(available))
     must = set(required)
     if size <= 0 or len(positions) < size or len(must) > size or not must <= set(positions):
@@ -51,7 +68,10 @@ def best_set(weights: Weights, available: Sequence[int], required: Sequence[int]
         return SearchResult(tuple(sorted(must)))
     if size == 1:
         return SearchResult((_least_missed(weights, positions),))
-    local = [[weights[a][b] for b in positions] for a in positions]
+    local = _Local(
+        [[weights[a][b] for b in positions] for a in positions],
+        [[links[a][b] if links else 0 for b in positions] for a in positions],
+    )
     wanted = [index for index, position in enumerate(positions) if position in must]
     chosen, exact = _search(local, wanted, size)
     return SearchResult(tuple(positions[index] for index in chosen), exact)
@@ -72,10 +92,10 @@ def _least_missed(weights: Weights, positions: Sequence[int]) -> int:
     return min(positions, key=cost)
 
 
-def _search(local: Weights, wanted: Sequence[int], size: int) -> tuple[Sequence[int], bool]:
+def _search(local: _Local, wanted: Sequence[int], size: int) -> tuple[Sequence[int], bool]:
     count = len(local)
     if count > MAX_EXACT:
-        return _grow(local, wanted, size), False
+        return _grow(local.scores, wanted, size), False
     sets = -(-count // size)
     if sets == 2 and count > SMALL:
         return _two_sets(local, wanted, size), True
@@ -101,12 +121,12 @@ def _sums(values: Sequence[int]) -> list[int]:
     return table
 
 
-def _pair_sums(local: Weights) -> list[int]:
-    """The sum of the pair scores inside it for every mask."""
-    count = len(local)
+def _pair_sums(pairs: Weights) -> list[int]:
+    """The sum of the pairs inside it for every mask."""
+    count = len(pairs)
     table = [0]
     for index in range(count - 1, -1, -1):
-        rows = _sums(local[index][index + 1 :])
+        rows = _sums(pairs[index][index + 1 :])
         table += list(map(operator.add, table, rows))
     return table
 
@@ -114,20 +134,31 @@ def _pair_sums(local: Weights) -> list[int]:
 class _Splits:
     """Searches splits into more than two sets, or of few GPUs."""
 
-    def __init__(self, local: Weights, wanted: Sequence[int], size: int) -> None:
+    def __init__(self, local: _Local, wanted: Sequence[int], size: int) -> None:
         self._count = len(local)
         self._size = size
         bits = _bits(self._count)
         self._must = sum(bits[index] for index in wanted)
-        self._inside = _pair_sums(local)
+        self._inside = _pair_sums(local.scores)
         # No element can add more than half of its size-1 best pairs; the values are doubled to stay integers.
         self._bound = _sums(
             [
                 sum(sorted((w for other, w in enumerate(row) if other != index), reverse=True)[: size - 1])
-                for index, row in enumerate(local)
+                for index, row in enumerate(local.scores)
             ]
         )
-        self._solved: dict[tuple[int, int, bool], tuple[int, int]] = {}
+        linked = any(map(any, local.links))
+        self._links = _pair_sums(local.links) if linked else [0] * len(self._inside)
+        # No set that can be the answer has more.
+        self._most = max(
+            (
+                links
+                for mask, links in enumerate(self._links if linked else ())
+                if mask.bit_count() == size and mask & self._must == self._must
+            ),
+            default=0,
+        )
+        self._solved: dict[tuple[int, int, bool], tuple[tuple[int, int], int]] = {}
         self._left = BUDGET
 
     def best(self) -> list[int]:
@@ -142,19 +173,21 @@ class _Splits:
         full = [part for part in parts if part.bit_count() == self._size and part & self._must == self._must]
         return _members(max(full, key=lambda part: self._inside[part]), self._count)  # max keeps the first of equals
 
-    def _solve(self, mask: int, sets: int, need: bool) -> tuple[int, int]:
-        """The best sum of splitting ``mask`` into ``sets``, -1 if impossible, and the split's first set.
+    def _solve(self, mask: int, sets: int, need: bool) -> tuple[tuple[int, int], int]:
+        """The best split of ``mask`` into ``sets``: its sum and the most links of a set of it, and its first set.
 
-        ``need`` requires at least one full set among them.
+        ``need`` requires at least one full set among them. The sum is -1 where there is no such split, the links are
+        where no set of it can be the answer.
         """
         if sets == 0:
-            return (-1 if need else 0), 0
+            return ((-1 if need else 0), -1), 0
         key = (mask, sets, need)
         if (known := self._solved.get(key)) is not None:
             return known
         inside, bound, must, size = self._inside, self._bound, self._must, self._size
-        best, first = -1, 0
-        ceiling = bound[mask]
+        best, first = (-1, -1), 0
+        most = self._most if mask & must == must else -1
+        ceiling = (bound[mask], most)
         for part in self._firsts(mask, sets):
             touched = part & must
             full = part.bit_count() == size
@@ -165,12 +198,16 @@ class _Splits:
                 raise _OverBudgetError
             rest = mask ^ part
             own = inside[part]
-            if 2 * own + bound[rest] <= 2 * best:
+            if (2 * own + bound[rest], most) <= (2 * best[0], best[1]):
                 continue
-            others = self._solve(rest, sets - 1, need and not full)[0]
-            if others >= 0 and own + others > best:
-                best, first = own + others, part
-                if 2 * best >= ceiling:
+            others, links = self._solve(rest, sets - 1, need and not full)[0]
+            if others < 0:
+                continue
+            if full and touched == must:
+                links = max(links, self._links[part])
+            if (own + others, links) > best:
+                best, first = (own + others, links), part
+                if (2 * best[0], best[1]) >= ceiling:
                     break
         self._solved[key] = (best, first)
         return best, first
@@ -193,56 +230,49 @@ class _Splits:
         )
 
 
-def _two_sets(local: Weights, wanted: Sequence[int], size: int) -> list[int]:
+def _two_sets(local: _Local, wanted: Sequence[int], size: int) -> list[int]:
     """The best set by its own score plus that of all the rest; exact if those two sets are the whole split.
 
     The score of a set plus that of the rest is a constant plus ``2 * inside - degrees``. This is a sum over two halves
     of the GPUs and the pairs between them, so the halves' subsets are tabulated and only their combinations are tried.
     """
     count = len(local)
-    bits = _bits(count)
-    half = count // 2
-    low, high = range(half), range(half, count)
-    degree = [sum(row) for row in local]
-    even = count == 2 * size
     best: tuple[int, int] | None = None
-    # Scores are shifted left, so that the low bits decide between equal ones by the order of splits.
     for lead in (True, False):
-        if not lead and even and not wanted:
-            break  # these are the same splits with their sets swapped
-        sign = 1 if lead else -1
-        own = [-(degree[index] << count) + sign * bits[index] for index in range(count)]
-        halves = _best_halves(local, own, low, high, size, wanted, lead=lead)
+        halves = _best_halves(local, wanted, size, lead=lead)
         if halves is not None:
+            # Without the first GPU, the rest has it and is the split's first set.
             value = halves[0] + (0 if lead else (1 << count) - 1)
             if best is None or value > best[0]:
                 best = (value, halves[1])
     assert best is not None
-    mask = best[1]
-    if even and not wanted:
-        inside = _members(mask, count)
-        rest = _members(mask ^ ((1 << count) - 1), count)
-        return rest if set_score(local, rest) > set_score(local, inside) else inside
-    return _members(mask, count)
+    inside = _members(best[1], count)
+    if wanted or count != 2 * size:
+        return inside
+    rest = _members(best[1] ^ ((1 << count) - 1), count)
+    first, second = sorted((inside, rest))
+    return second if set_score(local.scores, second) > set_score(local.scores, first) else first
 
 
-def _best_halves(  # noqa: PLR0917 - one search, taken apart only for reading
-    local: Weights,
-    own: Sequence[int],
-    low: range,
-    high: range,
-    size: int,
-    wanted: Sequence[int],
-    *,
-    lead: bool,
-) -> tuple[int, int] | None:
-    """The best value and mask of ``size`` members, with (``lead``) or without the first GPU."""
+def _best_halves(local: _Local, wanted: Sequence[int], size: int, *, lead: bool) -> tuple[int, int] | None:
+    """The best value and mask of ``size`` members, with (``lead``) or without the first GPU.
+
+    A value is one number in which a split's score counts first, then the set's links, then the order of splits.
+    """
     count = len(local)
-    scale = count + 1  # pairs count twice
+    bits, half = _bits(count), count // 2
+    low, high = range(half), range(half, count)
+    split = (sum(map(sum, local.links)) + 1) << count
+    pairs = [
+        [2 * score * split + (links << count) for score, links in zip(*rows, strict=True)]
+        for rows in zip(local.scores, local.links, strict=True)
+    ]
+    sign = 1 if lead else -1
+    own = [sign * bit - sum(scores) * split for bit, scores in zip(bits, local.scores, strict=True)]
     n_high = len(high)
-    inner = _pair_sums([[local[a][b] << scale for b in high] for a in high])
+    inner = _pair_sums([[pairs[a][b] for b in high] for a in high])
     high_values = list(map(operator.add, inner, _sums([own[index] for index in high])))
-    high_must = sum(1 << (count - 1 - index) for index in wanted if index in high)
+    high_must = sum(bits[index] for index in wanted if index in high)
     low_must = {index for index in wanted if index in low}
     # For each number of members: the masks of the upper half, their values, and a fast way to pick them from a table.
     rows: dict[int, tuple[list[int], list[int], Callable[[list[int]], Sequence[int]]]] = {}
@@ -258,12 +288,12 @@ def _best_halves(  # noqa: PLR0917 - one search, taken apart only for reading
         for chosen in itertools.combinations(low, number):
             if (0 in chosen) != lead or not low_must <= set(chosen):
                 continue
-            base = sum(own[a] for a in chosen) + (set_score(local, chosen) << scale)
-            cross = _sums([sum(local[a][b] for a in chosen) << scale for b in high])
+            base = sum(own[a] for a in chosen) + set_score(pairs, chosen)
+            cross = _sums([sum(pairs[a][b] for a in chosen) for b in high])
             totals = list(map(operator.add, values, pick(cross)))
             top = max(totals)
             if best is None or base + top > best[0]:
-                mask = sum(1 << (count - 1 - a) for a in chosen) | masks[totals.index(top)]
+                mask = sum(bits[a] for a in chosen) | masks[totals.index(top)]
                 best = (base + top, mask)
     return best
 
@@ -275,15 +305,15 @@ def _picker(masks: Sequence[int]) -> Callable[[list[int]], Sequence[int]]:
     return operator.itemgetter(*masks)
 
 
-def _grow(local: Weights, wanted: Sequence[int], size: int) -> list[int]:
+def _grow(scores: Weights, wanted: Sequence[int], size: int) -> list[int]:
     """Start from the required ones or the best pair, and keep adding the best fit."""
     chosen = list(wanted)
     if not chosen:
-        count = len(local)
+        count = len(scores)
         pairs = [(a, b) for a in range(count) for b in range(a + 1, count)]
-        first, second = max(pairs, key=lambda pair: local[pair[0]][pair[1]])
+        first, second = max(pairs, key=lambda pair: scores[pair[0]][pair[1]])
         chosen = [first, second]
     while len(chosen) < size:
-        left = [index for index in range(len(local)) if index not in chosen]
-        chosen.append(max(left, key=lambda index: sum(local[index][other] for other in chosen)))
+        left = [index for index in range(len(scores)) if index not in chosen]
+        chosen.append(max(left, key=lambda index: sum(scores[index][other] for other in chosen)))
     return sorted(chosen)
