@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kgpu.base.errors import LabError, UserError
 from kgpu.cli.main import main
+from kgpu.lab.embedded import ready
 from kgpu.lab.embedded.model import STATE_FILE
 from kgpu.lab.nodes import agents, manage
+from kgpu.lab.nodes import folder as folder_of_node
 from kgpu.lab.nodes.folder import REBOOT, mark_for_removal
 
 
@@ -118,3 +121,42 @@ def test_stories_use_the_node_with_most_whole_gpus(tmp_path: Path) -> None:
     agents.make_hardware(manage.listing(tmp_path)[other], tmp_path / "nodes" / other / "hw")
     chosen = [manage.story_node(tmp_path, vendor) for vendor in ("", "nvidia", "gaudi")]
     assert chosen == [other, first, other]
+
+
+def test_a_machine_is_switched_off_and_on_and_says_which_it_is(
+    up: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def power(*words: str) -> str:
+        assert main(["kgpu", "lab", "node", *words, "--dir", str(up)]) == 0
+        return capsys.readouterr().out
+
+    waited = []
+    monkeypatch.setattr(manage, "wait_until_off", lambda lab, names, seconds: waited.append((lab, names)))
+    assert power("stop", "cpu-1", "cpu-1") == "node cpu-1 is off\n"
+    assert waited == [(up, ["cpu-1"])]
+    assert folder_of_node.is_off(up / "nodes" / "cpu-1")
+    told = power("list")
+    assert "(off)" in told
+    assert "(rebooting)" not in told
+    with pytest.raises(LabError, match="cpu-1 is switched off") as caught:
+        manage.reboot(up, ["cpu-1"])
+    assert caught.value.remedy == "kgpu lab node start cpu-1"
+    with pytest.raises(LabError, match="no simulated node cpu-7"):
+        manage.stop(up, ["cpu-7"])
+    assert power("start", "cpu-1") == "node cpu-1 starts\n"
+    assert power("start", "cpu-1") == "node cpu-1 was not off\n"
+    assert "(rebooting)" in power("list")
+
+
+def test_who_waits_for_a_machine_that_is_off_is_told_at_once(up: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Empty:
+        async def list(self, _: object) -> object:
+            return SimpleNamespace(items=())
+
+        async def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(ready, "_connect", lambda _: Empty())
+    manage.stop(up, ["cpu-1"])
+    with pytest.raises(LabError, match="node cpu-1 is switched off"):
+        ready.wait_for_nodes(up / "kubeconfig", {"cpu-1": False}, 600.0, up / "nodes")

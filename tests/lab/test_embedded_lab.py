@@ -114,6 +114,11 @@ def test_a_server_that_was_killed_comes_back_on_its_port_with_its_nodes(kubectl:
         (node,) = lab.report()["nodes"]
         assert node["allocatable"] == {"nvidia.com/gpu": "2"}
         assert reset.leftovers(lab) == []
+        manage.stop(lab.folder, ["gpu-node-1"])
+        assert reset.reset(lab) == ["node gpu-node-1: switched off"]
+        (node,) = lab.report()["nodes"]
+        assert node["allocatable"] == {"nvidia.com/gpu": "2"}
+        assert reset.leftovers(lab) == []
     finally:
         lab.down()
     assert not (tmp_path / "lab").exists()

@@ -232,9 +232,9 @@ def _withdraw_context(about: About) -> None:
 def reset(*, name: str, folder: Path | None) -> None:
     """Put the lab back to how `up` made it.
 
-    Ends simulated faults with the repairs that they called for, loads put on GPUs by hand and MIG slices, puts a moved
-    clock back, removes the scenarios' namespaces and the nodes' configuration label, and restores the device plugin's
-    ConfigMap.
+    Starts nodes that are off, ends simulated faults with the repairs that they called for, loads put on GPUs by hand
+    and MIG slices, puts a moved clock back, removes the scenarios' namespaces and the nodes' configuration label, and
+    restores the device plugin's ConfigMap.
     """
     from kgpu.lab import reset as lab_reset
 

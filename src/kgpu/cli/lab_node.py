@@ -28,13 +28,15 @@ kgpu lab node add dgx-a100-80g --mig '0:1g.10gb*7'
 kgpu lab node add hgx-h100 --light --count 1000 --wait
 kgpu lab node list
 kgpu lab node reboot l4-1
+kgpu lab node stop l4-1
+kgpu lab node start l4-1
 kgpu lab node remove l4-2
 """
 
 
 @click.group("node", cls=ExampleGroup, examples=EXAMPLES)
 def node_group() -> None:
-    """Simulated nodes: add them to a running lab, list them, reboot them, take them away."""
+    """Simulated nodes: add them to a running lab, list them, reboot them, switch them off, take them away."""
 
 
 def _lab(name: str, folder: Path | None) -> Path:
@@ -146,6 +148,55 @@ def reboot(*, name: str, folder: Path | None, names: tuple[str, ...], waits: boo
         click.echo("\n".join(f"node {node} {verb}" for node in wanted))
 
 
+STOP_EXAMPLES = """
+kgpu lab node stop l4-1
+kgpu lab node stop l4-1 && kubectl get nodes --watch
+"""
+
+
+@node_group.command("stop", examples=STOP_EXAMPLES)
+@which_lab
+@click.argument("names", nargs=-1, required=True, metavar="NODE...", shell_complete=_complete_lab.nodes)
+@output_option()
+def stop(*, name: str, folder: Path | None, names: tuple[str, ...], output: str) -> None:
+    """Switch the machines of nodes off, as if their power were cut, until `kgpu lab node start`.
+
+    The Node stays, and its kubelet says nothing any more: after 50 s Kubernetes calls it NotReady, and 5 min after that
+    it has its pods made elsewhere, unless they tolerate that for another time.
+    """
+    from kgpu.lab import progress
+    from kgpu.lab.nodes import manage
+
+    lab, wanted = _lab(name, folder), list(dict.fromkeys(names))
+    manage.stop(lab, wanted)
+    with progress.for_terminal().step(f"wait for {counted(len(wanted), 'node')}"):
+        manage.wait_until_off(lab, wanted, WAIT_S + WAIT_PER_NODE_S * len(wanted))
+    if output == "json":
+        print_json({"nodes": wanted})
+    else:
+        click.echo("\n".join(f"node {node} is off" for node in wanted))
+
+
+@node_group.command("start", examples="kgpu lab node start l4-1\nkgpu lab node start l4-1 l4-2 --wait")
+@which_lab
+@click.argument("names", nargs=-1, required=True, metavar="NODE...", shell_complete=_complete_lab.nodes)
+@click.option("--wait", "waits", is_flag=True, help="Until they are Ready again and offer their GPUs.")
+@output_option()
+def start(*, name: str, folder: Path | None, names: tuple[str, ...], waits: bool, output: str) -> None:
+    """Switch the machines of nodes on that were stopped. One that runs is left alone."""
+    from kgpu.lab.nodes import manage
+
+    lab, wanted = _lab(name, folder), list(dict.fromkeys(names))
+    started = manage.start(lab, wanted)
+    if waits:
+        _wait_for_boots(lab, wanted)
+    if output == "json":
+        print_json({"nodes": started})
+        return
+    for node in wanted:
+        click.echo(f"node {node} " + (("is up" if waits else "starts") if node in started else "was not off"))
+
+
 def _wait_for_boots(lab: Path, names: list[str]) -> None:
     from kgpu.lab import progress
     from kgpu.lab.embedded import ready
@@ -210,7 +261,7 @@ def list_(*, name: str, folder: Path | None, output: str) -> None:
         form = "light" if row.get("light") else "full"
         has = not row.get("light") and row["profile"] != "cpu"
         where = str(manage.nodes_dir(lab) / row["name"] / "hw") if has else "-"
-        where += "  (rebooting)" if row["name"] in status["rebooting"] else ""
+        where += "".join(f"  ({state})" for state in ("rebooting", "off") if row["name"] in status[state])
         click.echo(f"{row['name']:24}{Path(row['profile']).stem:18}{form:8}{where}")
     click.echo(f"host: {'pid ' + str(status['host']) if status['host'] else 'not running'}; log {status['log']}")
 

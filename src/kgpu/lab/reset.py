@@ -17,6 +17,7 @@ from kgpu.formats import gpu_report
 from kgpu.formats.names import DEVICE_PLUGIN_CONFIG_LABEL, REMEDIATION_REQUESTER
 from kgpu.hw.simulator import mig, operate, processes
 from kgpu.lab import common
+from kgpu.lab.nodes import manage
 from kgpu.lab.port import Lab, NodeHardware, kubectl
 from kgpu.lab.scenarios import model
 
@@ -64,6 +65,7 @@ def leftovers(lab: Lab) -> list[str]:
     for machine in machines:
         where = f"{machine.node}: " if len(machines) > 1 else ""
         lines += [where + line for line in hardware_leftovers(operate.snapshot(machine.root), sliced=machine.sliced)]
+    lines += [f"node {node}: switched off" for node in manage.off(lab.about.folder)]
     lines += [f"node {node}: label {DEVICE_PLUGIN_CONFIG_LABEL}={choice}" for node, choice in _choices(lab).items()]
     lines += [f"node {node}: operation {name}, which a fault called for" for name, node in _repairs(lab).items()]
     if not _config_is_original(lab):
@@ -77,6 +79,7 @@ def reset(lab: Lab) -> list[str]:
     if not lines:
         return lines
     with lab.progress.step("remove what the scenarios left"):
+        _switch_on(lab)
         # Pods first: a slice in use can't be removed.
         for name in _scenario_namespaces(lab):
             kubectl(lab, "delete", "namespace", name, "--ignore-not-found", "--timeout=60s")
@@ -87,6 +90,18 @@ def reset(lab: Lab) -> list[str]:
         kubectl(lab, *common.KUBECTL_APPLY)
         _end_repairs(lab)
     return lines
+
+
+def _switch_on(lab: Lab) -> None:
+    """Boot the machines that are off, and wait until their nodes are Ready and offer their GPUs."""
+    from kgpu.lab.embedded import ready
+
+    folder = lab.about.folder
+    if dark := manage.off(folder):
+        manage.start(folder, dark)
+        boots, there = manage.wait_until_booted(folder, dark, WELL_S), manage.listing(folder)
+        wanted = {name: there[name].has_gpus and there[name].agent for name in dark}
+        ready.wait_for_nodes(lab.about.kubeconfig, wanted, WELL_S, manage.nodes_dir(folder), boots)
 
 
 def _end_repairs(lab: Lab) -> None:

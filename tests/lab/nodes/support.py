@@ -35,14 +35,14 @@ class Bench:
         self._task: asyncio.Task[None] | None = None
         self.host: NodeHost | None = None
 
-    async def up(self) -> None:
-        """Start the host and wait for its node."""
+    async def up(self, *, registered: bool = True) -> None:
+        """Start the host and wait for its node, which has ``registered`` unless its machine is off."""
         (self.folder / "kubeconfig").touch()
         self.host = NodeHost(
             self.folder / "nodes", self.api, self.folder / "kubeconfig", address="127.0.0.1", ca=b"", mode=self._mode
         )
         self._task = asyncio.create_task(self.host.run())
-        await until(lambda: NODE in self.host.nodes and self.host.nodes[NODE].registered.is_set())
+        await until(lambda: NODE in self.host.nodes and (not registered or self.host.nodes[NODE].registered.is_set()))
 
     async def down(self) -> None:
         """End the host as a killed one ends: containers and files stay."""

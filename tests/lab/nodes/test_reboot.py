@@ -23,7 +23,7 @@ from kgpu.lab.nodes import host as host_module
 from kgpu.lab.nodes import node as node_module
 from kgpu.lab.nodes.claims import ClaimManager, DraDrivers
 from kgpu.lab.nodes.container_processes import is_alive
-from kgpu.lab.nodes.folder import REBOOT, ask_for_reboot, mark_for_removal
+from kgpu.lab.nodes.folder import POWERED_DOWN, REBOOT, ask_for_reboot, mark_for_removal, switch_off, switch_on
 from kgpu.lab.nodes.machine import of_node
 from kgpu.lab.nodes.spec import NodeSpec
 from tests.lab.nodes import hosting
@@ -256,6 +256,42 @@ async def test_a_reboot_that_fails_is_done_again(lab: Bench, monkeypatch: pytest
     monkeypatch.setattr(boots, "begin", fail_once)
     assert await rebooted(lab) == boots.read(lab.node_folder)
     assert not failing
+
+
+async def test_a_machine_that_is_switched_off_stays_off_also_for_another_host_until_it_is_switched_on(
+    lab: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reboot, "_POLL_S", 0.01)
+    await lab.create(lasting("p"))
+    await until_said(lab, "p", "up")
+    await lab.phase_is("p", "Running")
+    running, dark = pids(lab).values(), lab.node_folder / POWERED_DOWN
+    switch_off(lab.node_folder)
+    await until(dark.exists)
+    assert not any(is_alive(pid) for pid in running)
+    assert lab.phase("p") == "Running"  # nobody is there to tell otherwise
+    for refusal in (lab.host._find_running("default", "p", "main"), lab.host._find_log("default", "p", "main", False)):
+        text = f"the kubelet of {NODE} does not answer: its machine is switched off"
+        assert (refusal.code, refusal.text) == (500, text)
+    await lab.down()
+    dark.unlink()
+    await lab.up(registered=False)
+    await until(dark.exists)
+    assert not lab.node.registered.is_set()
+    assert boots.read(lab.node_folder) == ""
+    switch_on(lab.node_folder)
+    assert await is_back(lab) != boot_id(BOOT_ID)
+    assert not dark.exists()
+    await restarted(lab, "p")
+    assert len(lab.events("Rebooted")) == 1
+
+
+async def test_a_machine_that_is_switched_off_can_be_removed(lab: Bench) -> None:
+    switch_off(lab.node_folder)
+    await until((lab.node_folder / POWERED_DOWN).exists)
+    mark_for_removal(lab.node_folder)
+    await until(lambda: not lab.node_folder.exists())
+    await until(lambda: (NODES, "", NODE) not in lab.api._objects)
 
 
 async def test_a_machine_that_is_down_can_be_removed(lab: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

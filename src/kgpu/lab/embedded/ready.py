@@ -128,6 +128,10 @@ async def _wait(
             missing = {name: why for name, why in missing.items() if why}
             if not missing:
                 return
+            if dark := manage.off(folder.parent, missing):
+                raise LabError(
+                    f"node {dark[0]} is switched off", "a machine that runs", f"kgpu lab node start {dark[0]}"
+                )
             alive = manage.host_running(folder)
             if time.monotonic() > until or not alive:
                 message = "; ".join(f"node {name}: {why} after {seconds:.0f} s" for name, why in missing.items())

@@ -23,6 +23,10 @@ LEAVING: Final = "leaving"
 """In place of a ``node.json``: the node is to be removed, by the next host if this one ends before it has done so."""
 REBOOT: Final = "reboot"
 """Beside a ``node.json``: the node's machine is to be rebooted, or is just rebooting. See ``reboot.py``."""
+OFF: Final = "off"
+"""Beside ``reboot``: the reboot stops between its two halves until this file is gone."""
+POWERED_DOWN: Final = "powered-down"
+"""Beside ``off``: nothing of the machine runs any more. Its host writes it."""
 
 OPERATOR: Final = "operator"
 """A file in the folder: kgpu's operator runs the agents, and not the nodes' host."""
@@ -119,6 +123,22 @@ def mark_for_removal(folder: Path) -> None:
 def ask_for_reboot(folder: Path) -> None:
     """Have the machine of the node in that folder rebooted by its host. Raises OSError."""
     (folder / REBOOT).touch()
+
+
+def switch_off(folder: Path) -> None:
+    """Have the machine of the node in that folder switched off until ``switch_on``. Raises OSError."""
+    (folder / OFF).touch()  # first: a host that sees only the other file would boot it at once
+    ask_for_reboot(folder)
+
+
+def switch_on(folder: Path) -> None:
+    """Have the machine booted that ``switch_off`` was for; one that is on stays so. Raises OSError."""
+    (folder / OFF).unlink(missing_ok=True)
+
+
+def is_off(folder: Path) -> bool:
+    """Whether the machine is switched off, or is to be."""
+    return (folder / OFF).exists()
 
 
 def give_to_operator(nodes: Path) -> None:

@@ -26,7 +26,7 @@ from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object
 from kgpu.lab.nodes import agents, container_processes, driver_programs, host_folder, reboot, runtime, starter
 from kgpu.lab.nodes.addresses import PodAddresses
 from kgpu.lab.nodes.feed import ObjectFeed
-from kgpu.lab.nodes.folder import SPECIAL, FolderContents, NodeFolder
+from kgpu.lab.nodes.folder import SPECIAL, FolderContents, NodeFolder, is_off
 from kgpu.lab.nodes.logserver import ContainerLog, LogRefusal, LogServer
 from kgpu.lab.nodes.node import HostServices, SimNode
 from kgpu.lab.nodes.objects import Endpoint
@@ -256,6 +256,8 @@ class NodeHost:
         node = self.nodes.get(str((obj or {}).get("spec", {}).get("nodeName") or "")) if obj else None
         if obj is None or node is None:
             return LogRefusal(404, "pod does not exist")
+        if is_off(node.folder):
+            return _dark(node)
         worker = node.workers.get(str(obj["metadata"]["uid"]))
         running = worker.running(container) if worker is not None else None
         return running or LogRefusal(500, f'container not found ("{container}")')
@@ -265,6 +267,8 @@ class NodeHost:
         node = self.nodes.get(str((obj or {}).get("spec", {}).get("nodeName") or "")) if obj else None
         if obj is None or node is None:
             return LogRefusal(404, f'pod "{pod}" does not exist')
+        if is_off(node.folder):
+            return _dark(node)
         uid = str(obj["metadata"]["uid"])
         worker = node.workers.get(uid)
         pod_container = (
@@ -300,6 +304,10 @@ class NodeHost:
             return ContainerLog(path, lambda: True)
         run = pod_container.id
         return ContainerLog(path, lambda: pod_container.id != run or pod_container.phase is not Phase.RUNNING)
+
+
+def _dark(node: SimNode) -> LogRefusal:
+    return LogRefusal(500, f"the kubelet of {node.spec.name} does not answer: its machine is switched off")
 
 
 def _status_row(pod: Object, container: str) -> Object | None:

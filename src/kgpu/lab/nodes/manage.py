@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -219,6 +219,30 @@ def reboot(lab: Path, names: Sequence[str]) -> list[str]:
 
     What happens then: ``kgpu.lab.nodes.reboot``. One that is just rebooting does so once.
     """
+    if there := off(lab, names):
+        raise LabError(f"node {there[0]} is switched off", "a machine that runs", f"kgpu lab node start {there[0]}")
+    return _order(lab, names, node_folder.ask_for_reboot)
+
+
+def stop(lab: Path, names: Sequence[str]) -> list[str]:
+    """Cut the power of nodes' machines until ``start``; the names. Returns at once. Raises LabError."""
+    return _order(lab, names, node_folder.switch_off)
+
+
+def start(lab: Path, names: Sequence[str]) -> list[str]:
+    """Switch the machines of nodes on; those that were off. Returns at once. Raises LabError."""
+    found = off(lab, names)
+    _order(lab, names, node_folder.switch_on)
+    return found
+
+
+def off(lab: Path, names: Iterable[str] | None = None) -> list[str]:
+    """The nodes, of these ones, whose machines are switched off."""
+    return [name for name in (listing(lab) if names is None else names) if node_folder.is_off(nodes_dir(lab) / name)]
+
+
+def _order(lab: Path, names: Sequence[str], give: Callable[[Path], None]) -> list[str]:
+    """Tell the host of nodes, by their folders, what to do with their machines."""
     there, problems = listing(lab), broken(lab)
     for name in names:
         if name in problems:
@@ -233,7 +257,7 @@ def reboot(lab: Path, names: Sequence[str]) -> list[str]:
         kubeconfig, address = place(lab)
         try:
             for name in names:
-                node_folder.ask_for_reboot(nodes_dir(lab) / name)
+                give(nodes_dir(lab) / name)
         except OSError as error:
             raise LabError(
                 f"{nodes_dir(lab)} can't be changed: {error}", "a lab of this user", "run as the user who made the lab"
@@ -247,6 +271,13 @@ def wait_until_booted(lab: Path, names: Sequence[str], seconds: float) -> dict[s
     folder = nodes_dir(lab)
     _wait(lambda: not _rebooting(folder, names), seconds, "the machines to be up again")
     return {name: boots.read(folder / name) for name in names}
+
+
+def wait_until_off(lab: Path, names: Sequence[str], seconds: float) -> None:
+    """Wait until nothing of the machines runs any more. Raises LabError."""
+    folder = nodes_dir(lab)
+    _wait(lambda: all((folder / name / node_folder.POWERED_DOWN).exists() for name in names), seconds,
+          "the machines to be off")  # fmt: skip
 
 
 def _rebooting(folder: Path, names: Iterable[str]) -> list[str]:
@@ -327,7 +358,8 @@ def take_down(lab: Path) -> None:
 def status(lab: Path) -> dict[str, Any]:
     """What is known without asking the API server: nodes, the host's pid (0 when it is down) and its log.
 
-    ``problems`` are one line each for the nodes that can't be read; ``rebooting`` names nodes whose machines are.
+    ``problems`` are one line each for the nodes that can't be read; ``rebooting`` and ``off`` name nodes whose machines
+    are.
     """
     folder = nodes_dir(lab)
     process = _record(folder)
@@ -336,7 +368,8 @@ def status(lab: Path) -> dict[str, Any]:
         "host": process.pid if process is not None and alive(process) else 0,
         "log": str(folder / HOST / host_folder.LOG),
         "nodes": [spec.to_builtins(node) for node in nodes.values()],
-        "rebooting": _rebooting(folder, nodes),
+        "rebooting": [name for name in _rebooting(folder, nodes) if not node_folder.is_off(folder / name)],
+        "off": off(lab, nodes),
         "problems": [problem.one_line() for problem in broken(lab).values()],
     }
 

@@ -1,4 +1,5 @@
-"""Switches a simulated machine off and on again, when its folder has the file that asks for it.
+"""Switches a simulated machine off and on again, when its folder has the file that asks for it. In between it stays off
+for as long as the folder says.
 
 Whoever wants a reboot makes that file; it is removed when all is done. So a host that ends on the way does all of it
 again, which is safe: every part changes nothing when it is done twice, and nothing of the node runs in between. More
@@ -18,13 +19,14 @@ from kgpu.base.errors import UserError
 from kgpu.formats.names import CDI_DIR, MPS_ROOT, RUN_DIR
 from kgpu.lab.nodes import agents, boots, container_processes, driver_programs
 from kgpu.lab.nodes.claims import ClaimManager
-from kgpu.lab.nodes.folder import REBOOT
+from kgpu.lab.nodes.folder import POWERED_DOWN, REBOOT, is_off
 from kgpu.lab.nodes.machine import NodeMachine
 from kgpu.lab.nodes.spec import NodeSpec
 
 log = logging.getLogger(__name__)
 
 BOOT_S: Final = 3.0  # how long a machine takes to come up; times the node's time scale
+_POLL_S: Final = 0.2
 # Folders that a machine has in memory. /etc/cdi and what is below /var/lib are on its disk.
 IN_MEMORY: Final = (RUN_DIR, "/run/nvidia", MPS_ROOT, CDI_DIR)
 
@@ -43,9 +45,19 @@ async def perform(spec: NodeSpec, folder: Path, its: NodeMachine, claims: ClaimM
     finally:
         await asyncio.wait([work])  # a thread can't be stopped, and whoever takes over must not meet it
     claims.forget_devices()
+    await _stay_off(folder)
     await asyncio.sleep(BOOT_S * spec.time_scale)
     boots.begin(folder)
     (folder / REBOOT).unlink(missing_ok=True)
+
+
+async def _stay_off(folder: Path) -> None:
+    if not is_off(folder):
+        return
+    (folder / POWERED_DOWN).touch()
+    while is_off(folder):  # noqa: ASYNC110 - a file says so
+        await asyncio.sleep(_POLL_S)
+    (folder / POWERED_DOWN).unlink(missing_ok=True)
 
 
 def _power_cycle(spec: NodeSpec, folder: Path, its: NodeMachine) -> None:
