@@ -10,7 +10,7 @@ import pytest
 
 from kgpu.base.errors import LabError
 from kgpu.kube.fake import FakeApi
-from kgpu.kube.port import NODES, PODS, Object, Resource
+from kgpu.kube.port import NODES, PODS, Object, Patch, Resource
 from kgpu.lab.nodes import folder as node_folder
 from kgpu.lab.nodes import host as host_module
 from kgpu.lab.nodes import node as node_module
@@ -194,6 +194,28 @@ async def test_nodes_are_told_little(folder: Path, monkeypatch: pytest.MonkeyPat
         del api.calls[:]
         await until(lambda: len(api.calls) >= 6)
     assert set(api.calls) == {("patch", "leases", "a")}
+
+
+async def test_a_node_that_was_not_heard_of_for_a_while_says_that_it_is_well(folder: Path) -> None:
+    """As after a laptop's suspend: the controllers find a lease that is too old, and call the node unknown."""
+
+    def told() -> dict[str, str]:
+        return {one["type"]: one["status"] for one in (node(api, "a") or {})["status"]["conditions"]}
+
+    api = FakeApi()
+    write(folder, light("a"))
+    async with hosting(folder, api) as host:
+        await ready(api, "a")
+        well = told()
+        for refused in ({}, {("patch", "nodes"): 500}):
+            old = (lease(api, "a") or {})["spec"]["renewTime"]
+            silent = [{"type": kind, "status": "Unknown"} for kind in well]
+            await api.patch(NODES, "a", {"status": {"conditions": silent}}, subresource="status", kind=Patch.STRATEGIC)
+            api.refuse = refused
+            await until(lambda: (lease(api, "a") or {})["spec"]["renewTime"] > old)  # noqa: B023
+            api.refuse = {}
+            await until(lambda: told() == well)
+        await until(lambda: not host.nodes["a"].doubted.is_set())
 
 
 async def test_one_host_for_a_folder(folder: Path) -> None:

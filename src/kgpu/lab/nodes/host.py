@@ -67,7 +67,7 @@ class NodeHost:
         self._service_env = dict(service_env or {})
         self._recorder = KubeletRecorder(api)
         self._pods = ObjectFeed(api, PODS, self._pod_changed)
-        self._nodes = ObjectFeed(api, NODES, lambda *_: None, keep=_labels_only)
+        self._nodes = ObjectFeed(api, NODES, self._node_changed, keep=_labels_only)
         self._by_node: dict[str, dict[str, Object]] = {}
         self._logs = LogServer(self._own, address, ca, self._find_log, self._find_running)
         self.nodes: dict[str, SimNode] = {}
@@ -247,6 +247,11 @@ class NodeHost:
         if node is not None:
             node.pod_changed(change, pod)
 
+    def _node_changed(self, change: Change, obj: Object) -> None:
+        node = self.nodes.get(obj["metadata"]["name"])
+        if node is not None and change is not Change.DELETED and _is_doubted(obj):
+            node.doubted.set()
+
     def _labels_of(self, name: str) -> Mapping[str, str] | None:
         node = self._nodes.objects.get(("", name))
         return None if node is None else node["metadata"].get("labels") or {}
@@ -318,6 +323,12 @@ def _status_row(pod: Object, container: str) -> Object | None:
                 container_status: Object = row
                 return container_status
     return None
+
+
+def _is_doubted(node: Object) -> bool:
+    """Whether nothing was heard of the node for so long that its conditions were made Unknown."""
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any((one.get("type"), one.get("status")) == ("Ready", "Unknown") for one in conditions)
 
 
 def _labels_only(node: Object) -> Object:

@@ -84,6 +84,8 @@ class SimNode:
         self.workers: dict[str, PodWorker] = {}
         self.resting: dict[str, Object] = {}  # pods that are over and of which nothing runs here
         self.registered = asyncio.Event()
+        self.doubted = asyncio.Event()
+        """The API server has the Node as not heard of."""
         self.boot = ""
         """The id of the machine's boot; "" before its first reboot."""
         self._since = objects.stamp(time.time())
@@ -273,23 +275,37 @@ class SimNode:
                 return
 
     async def _keep_lease(self) -> None:
-        """Renew the lease; every five minutes the whole status. Chance spreads the nodes over the time."""
+        """Renew the lease; every five minutes the whole status, and at once where a pause has it doubted, as after a
+        laptop's suspend. Chance spreads the nodes over the time.
+        """
         status_at = time.monotonic() - objects.HEARTBEAT_SECONDS * random.uniform(-0.5, 0.5)  # noqa: S311 - no secret
         first = objects.RENEW_SECONDS if self.registered.is_set() else objects.RENEW_SECONDS / 4
         await asyncio.sleep(first * random.random())  # noqa: S311 - no secret
         while True:
-            with contextlib.suppress(KubeError):
-                try:
-                    await self._shared.api.patch(
-                        LEASES, self.spec.name, objects.renewal(time.time()), namespace=objects.LEASE_NAMESPACE
-                    )
-                except KubeRefusedError as refused:
-                    if refused.code == 404:
-                        await self._create_lease()
-                if time.monotonic() - status_at > objects.HEARTBEAT_SECONDS:
+            doubted = self.doubted.is_set() and self.registered.is_set()  # who registers says that it is well
+            self.doubted.clear()  # first: it may be doubted anew meanwhile
+            try:
+                await self._renew_lease()
+                if doubted or time.monotonic() - status_at > objects.HEARTBEAT_SECONDS:
                     await self._patch_status(objects.heartbeat_patch(objects.stamp(time.time()), self._since))
                     status_at = time.monotonic()
-            await asyncio.sleep(objects.RENEW_SECONDS)
+            except KubeError:
+                await asyncio.sleep(objects.RENEW_SECONDS)
+                if doubted:
+                    self.doubted.set()
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(objects.RENEW_SECONDS):
+                    await self.doubted.wait()
+
+    async def _renew_lease(self) -> None:
+        try:
+            await self._shared.api.patch(
+                LEASES, self.spec.name, objects.renewal(time.time()), namespace=objects.LEASE_NAMESPACE
+            )
+        except KubeRefusedError as refused:
+            if refused.code == 404:
+                await self._create_lease()
 
     async def _publish(self) -> None:
         """Report every change of the plugins' devices in the Node's status."""
