@@ -110,6 +110,8 @@ OTHERWISE: Final = {
         "cli/main.py": "the command's name",
         "cli/operator.py": "an option of the operator",
         "cli/usage.py": "the command's name",
+        "lab/embedded/controllers/hpa_metrics.py": "a field of a PodMetrics",
+        "lab/embedded/usage.py": "a field of a NodeMetrics",
     },
     "validator": {"doctor/": "a container's name, and the validator's section of the policy"},
     "labels": dict.fromkeys(

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from kgpu.kube.kinds import DEPLOYMENTS, SERVICE_ACCOUNTS, SERVICES
-from kgpu.kube.port import NODES, PODS, Object, Resource
-from kgpu.lab.embedded.controllers.kinds import ENDPOINT_SLICES, STORAGE_CLASSES, VOLUME_CLAIMS, VOLUMES
+from kgpu.kube.port import NODES, PODS, Object
+from kgpu.lab.embedded.controllers.kinds import AUTOSCALERS, ENDPOINT_SLICES, STORAGE_CLASSES, VOLUME_CLAIMS, VOLUMES
 from tests.lab.embedded.support import Whole, whole
 
-AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
 CONTAINERS = [{"name": "c", "image": "registry.invalid/none"}]
 
 
@@ -39,18 +38,24 @@ def node_of(lab: Whole, name: str) -> str:
     return str((lab.get(PODS, name) or {})["spec"].get("nodeName", ""))
 
 
-async def test_an_autoscaler_never_scales(lab: Whole) -> None:
+async def test_an_autoscaler_has_no_metrics_of_other_servers(lab: Whole) -> None:
     template = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": CONTAINERS}}
-    spec = {"replicas": 1, "selector": {"matchLabels": {"app": "a"}}, "template": template}
+    spec = {"replicas": 3, "selector": {"matchLabels": {"app": "a"}}, "template": template}
     await lab.create(DEPLOYMENTS, {"metadata": {"name": "web"}, "spec": spec})
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
-    limits = {"minReplicas": 3, "maxReplicas": 5, "scaleTargetRef": target}
+    metric = {"metric": {"name": "gpu_utilization"}, "target": {"type": "AverageValue", "averageValue": "60"}}
+    limits = {"maxReplicas": 5, "scaleTargetRef": target, "metrics": [{"type": "Pods", "pods": metric}]}
     await lab.create(AUTOSCALERS, {"metadata": {"name": "web"}, "spec": limits})
-    await lab.until(lambda: (lab.get(DEPLOYMENTS, "web") or {}).get("status", {}).get("replicas") == 1, "the pod")
-    assert (lab.get(DEPLOYMENTS, "web") or {})["spec"]["replicas"] == 1
-    status = (lab.get(AUTOSCALERS, "web") or {}).get("status") or {}
-    assert not status.get("conditions")
-    assert not status.get("lastScaleTime")
+
+    def conditions() -> list[tuple[str, str, str]]:
+        status = (lab.get(AUTOSCALERS, "web") or {}).get("status") or {}
+        return [(one["type"], one["status"], one["reason"]) for one in status.get("conditions") or ()]
+
+    await lab.until(conditions, "its first look")
+    assert conditions() == [
+        ("AbleToScale", "True", "SucceededGetScale"), ("ScalingActive", "False", "FailedGetPodsMetric"),
+    ]  # fmt: skip
+    assert (lab.get(DEPLOYMENTS, "web") or {})["spec"]["replicas"] == 3
 
 
 async def claim(lab: Whole, name: str, of: str) -> None:

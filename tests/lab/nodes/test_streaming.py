@@ -256,6 +256,6 @@ def commands_of(lab: Bench) -> list[int]:
     found = []
     for folder in {config.parent for config in lab.node_folder.glob("c/*/config.json")}:
         state = container_processes.read_state(folder)
-        own = set(container_processes._descendants(state.shim)) | {state.shim} if state else set()
+        own = set(container_processes.descendants(state.shim)) | {state.shim} if state else set()
         found += [pid for pid in container_processes.processes_of(folder) if pid not in own]
     return found

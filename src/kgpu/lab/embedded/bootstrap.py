@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from kgpu.formats.names import SERVICE_NAME_LABEL
 from kgpu.lab.embedded.core.context import now
 from kgpu.lab.embedded.core.model import ApiUser, Call, decode
+from kgpu.lab.embedded.kinds import METRICS_GROUP
 from kgpu.lab.embedded.rbac import MASTERS
 from kgpu.lab.embedded.status import ApiError, Object
 
@@ -33,7 +34,34 @@ def objects(address: str, port: int) -> list[Object]:
         address = _NOT_REACHABLE
     raw = resources.files(__package__).joinpath("data", "bootstrap.json").read_bytes()
     bootstrap_objects: list[Object] = decode(raw)["objects"]
-    return [*bootstrap_objects, *_service(address, port)]
+    return [*bootstrap_objects, *_service(address, port), *_metrics()]
+
+
+def _metrics() -> list[Object]:
+    """What metrics-server's manifests say of the metrics API: that it is there, and who may read it."""
+    aggregated = {f"rbac.authorization.k8s.io/aggregate-to-{role}": "true" for role in ("admin", "edit", "view")}
+    rule = {"apiGroups": [METRICS_GROUP], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]}
+    available = {
+        "type": "Available", "status": "True", "reason": "Local",
+        "message": "Local APIServices are always available",
+    }  # fmt: skip
+    return [
+        {
+            "kind": "APIService",
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "metadata": {"name": f"v1beta1.{METRICS_GROUP}"},
+            "spec": {
+                "group": METRICS_GROUP, "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100,
+            },
+            "status": {"conditions": [available]},
+        },
+        {
+            "kind": "ClusterRole",
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "metadata": {"name": "system:aggregated-metrics-reader", "labels": aggregated},
+            "rules": [rule],
+        },
+    ]  # fmt: skip
 
 
 def _service(address: str, port: int) -> list[Object]:

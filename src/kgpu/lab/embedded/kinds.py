@@ -56,8 +56,8 @@ class ApiKind:
 
     @property
     def stored(self) -> bool:
-        """False for kinds whose objects are never stored, as SelfSubjectAccessReview and Binding."""
-        return "list" in self.verbs and self.plural != "componentstatuses"
+        """False for kinds whose objects are never stored, as Binding, ComponentStatus and PodMetrics."""
+        return "watch" in self.verbs
 
 
 class Kinds:
@@ -106,6 +106,15 @@ class Kinds:
 
 
 _STORED: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+METRICS_GROUP: Final = "metrics.k8s.io"
+USAGE_KINDS: Final = (
+    ApiKind(
+        group=METRICS_GROUP, version="v1beta1", plural="nodes", kind="NodeMetrics", namespaced=False,
+        verbs=("get", "list"),
+    ),
+    ApiKind(group=METRICS_GROUP, version="v1beta1", plural="pods", kind="PodMetrics", verbs=("get", "list")),
+)  # fmt: skip
+"""The metrics API, which a cluster has with metrics-server and a lab by itself."""
 TAINT_RULES_GATE: Final = "DRADeviceTaintRules"
 _BEHIND: Final[dict[str, tuple[ApiKind, ...]]] = {
     TAINT_RULES_GATE: (

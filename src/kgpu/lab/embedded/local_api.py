@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from typing import Protocol
 
 from kgpu.kube.client import version_numbers
 from kgpu.kube.port import (
@@ -29,15 +30,24 @@ from kgpu.kube.refusal import causes_of
 from kgpu.lab.embedded.core.model import ApiUser, Call, DeleteOptions
 from kgpu.lab.embedded.core.verbs import ApiCore
 from kgpu.lab.embedded.core.writing import APPLY
-from kgpu.lab.embedded.kinds import ApiKind, discovery_data
+from kgpu.lab.embedded.kinds import METRICS_GROUP, ApiKind, discovery_data
 from kgpu.lab.embedded.status import ApiError
 
 
-class LocalApi:
-    """``core`` as one user. ``manager`` is the field manager of writes that name none."""
+class PodUsage(Protocol):
+    """The metrics API's list of pods; ``usage.UsageApi``."""
 
-    def __init__(self, core: ApiCore, user: ApiUser, *, manager: str = "") -> None:
+    async def pod_metrics(self, namespace: str, labels: str = "", fields: str = "") -> list[Object]:
+        """PodMetrics of the pods that are selected. Raises ApiError."""
+        ...
+
+
+class LocalApi:
+    """``core`` as one user. ``manager`` is the field manager of writes that name none; ``usage`` the metrics API."""
+
+    def __init__(self, core: ApiCore, user: ApiUser, *, manager: str = "", usage: PodUsage | None = None) -> None:
         self._core = core
+        self._usage = usage
         self._user = user
         self._manager = manager or user.name.rpartition(":")[2]
         self._closed = asyncio.Event()
@@ -55,6 +65,8 @@ class LocalApi:
         self, resource: Resource, *, namespace: str = "", selector: Selector = EVERYTHING,
         project: Project | None = None,
     ) -> Listing:  # fmt: skip
+        if resource.group == METRICS_GROUP and self._usage is not None:
+            return Listing(tuple(await self._usage.pod_metrics(namespace, *_texts(selector))), "")
         async with self._answering("list", resource) as kind:
             labels, fields = _texts(selector)
             page = self._core.list(kind, _space(kind, namespace), labels=labels, fields=fields)

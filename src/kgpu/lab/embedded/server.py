@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kgpu.kube.port import KubeApi
     from kgpu.lab.embedded.core import ApiCore
     from kgpu.lab.embedded.http.app import App
+    from kgpu.lab.embedded.usage import UsageApi
 
 log = logging.getLogger(__name__)
 
@@ -181,15 +182,16 @@ def assemble(settings: ServerSettings, port: int, pki: tls.Pki) -> ServerParts:
     from kgpu.lab.embedded import bootstrap
     from kgpu.lab.embedded.core import ApiCore
     from kgpu.lab.embedded.crd.custom_kinds import CustomKinds
-    from kgpu.lab.embedded.http import discovery, metrics, paths, proxy, resources
+    from kgpu.lab.embedded.http import discovery, metrics, paths, proxy, resources, usage
     from kgpu.lab.embedded.http.app import App
     from kgpu.lab.embedded.http.kubelets import HttpsKubelets
     from kgpu.lab.embedded.journal import Journal
-    from kgpu.lab.embedded.kinds import TAINT_RULES_GATE, Kinds, behind, builtin
+    from kgpu.lab.embedded.kinds import TAINT_RULES_GATE, USAGE_KINDS, Kinds, behind, builtin
     from kgpu.lab.embedded.openapi import OpenApi
     from kgpu.lab.embedded.store import ObjectStore
     from kgpu.lab.embedded.types.admission import chain
     from kgpu.lab.embedded.types.rules import BuiltinRules
+    from kgpu.lab.embedded.usage import Meter, UsageApi
     from kgpu.lab.nodes.addresses import loopback
     from kgpu.lab.nodes.listeners import is_pods
 
@@ -197,7 +199,7 @@ def assemble(settings: ServerSettings, port: int, pki: tls.Pki) -> ServerParts:
         return is_pods(place.uid, nodes / place.node, address, number)
 
     nodes = settings.node_kubeconfig.parent
-    kinds = Kinds((*builtin(), *behind(settings.gates)))
+    kinds = Kinds((*builtin(), *behind(settings.gates), *USAGE_KINDS))
     store = ObjectStore(Journal.open(settings.data) if settings.data is not None else None)
     custom = CustomKinds(kinds)
     known = auth.Auth(store, tokens=settings.tokens, key=pki.token_key)
@@ -212,8 +214,12 @@ def assemble(settings: ServerSettings, port: int, pki: tls.Pki) -> ServerParts:
     bootstrap.run(core, kinds, address=settings.host, port=port)
     counted = metrics.Metrics()
     counted.gauge("apiserver_resource_objects", "resource", lambda: _counts(store, kinds))
+    kubelets = HttpsKubelets(pki.kubelet_client)
+    node_kind = kinds.need("", "nodes")
+    fetch = usage.fetching(kubelets, lambda: [stored.obj for stored in core.list(node_kind, "").items])
+    used = UsageApi(core, kinds, Meter(fetch))
     served = resources.HandlerContext(
-        core=core, kinds=kinds, metrics=counted, kubelets=HttpsKubelets(pki.kubelet_client),
+        core=core, kinds=kinds, metrics=counted, kubelets=kubelets, usage=used,
         programs=proxy.HttpPodPrograms(partial(loopback, nodes=nodes), answers), rules=core.rules, custom=custom,
     )  # fmt: skip
     place = f"{url_host(settings.host)}:{port}"
@@ -222,7 +228,7 @@ def assemble(settings: ServerSettings, port: int, pki: tls.Pki) -> ServerParts:
         issuer=known, address=place,
     )  # fmt: skip
     roles = _roles(
-        core, pki.ca.read_text("ascii"), settings.event_ttl, taint_rules=TAINT_RULES_GATE in settings.gates
+        core, used, pki.ca.read_text("ascii"), settings.event_ttl, taint_rules=TAINT_RULES_GATE in settings.gates
     )  # fmt: skip
     return ServerParts(app=App(served, known, others), core=core, roles=roles)
 
@@ -234,13 +240,15 @@ def _counts(store: Any, kinds: Any) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _roles(core: ApiCore, root_ca: str, event_ttl: float, *, taint_rules: bool) -> dict[str, RoleFunction]:
+def _roles(
+    core: ApiCore, used: UsageApi, root_ca: str, event_ttl: float, *, taint_rules: bool
+) -> dict[str, RoleFunction]:
     from kgpu.lab.embedded.bootstrap import USER
     from kgpu.lab.embedded.core.expiring import Expiring
     from kgpu.lab.embedded.local_api import LocalApi
 
     def local(manager: str) -> KubeApi:
-        return LocalApi(core, USER, manager=manager)
+        return LocalApi(core, USER, manager=manager, usage=used)
 
     async def controllers(handle: RoleHandle) -> None:
         from kgpu.lab.embedded.controllers import run

@@ -165,14 +165,20 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 def end_former(folder: Path) -> None:
     """End the agent that a killed host process left behind."""
+    pid = pid_of(folder)
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def pid_of(folder: Path) -> int:
+    """The process of the node's agent; 0 if there is none."""
     try:
         pid = int((folder / PID_FILE).read_text())
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (OSError, ValueError):
-        return
-    if str(folder / "agent").encode() in words:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        return 0
+    return pid if str(folder / "agent").encode() in words else 0
 
 
 def explain(error: BaseException) -> str:

@@ -69,7 +69,7 @@ def processes_of(*folders: Path) -> list[int]:
         state = read_state(folder)
         alive = state is not None and is_alive(state.shim) and is_shim(state.shim, folder)
         if alive and state is not None:
-            pids += [*_descendants(state.shim), state.shim]
+            pids += [*descendants(state.shim), state.shim]
         # A shim writes how it ended once everything that it started has ended.
         if had_commands(folder) or (not alive and (folder / CONFIG).exists() and not (folder / EXIT).exists()):
             lost.append((folder, state))
@@ -191,9 +191,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """All processes that this one and its descendants have started, children before parents."""
     try:
         words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return []
-    return [descendant for word in words for descendant in (*_descendants(int(word)), int(word))]
+    return [descendant for word in words for descendant in (*descendants(int(word)), int(word))]

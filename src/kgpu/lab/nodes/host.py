@@ -69,7 +69,9 @@ class NodeHost:
         self._pods = ObjectFeed(api, PODS, self._pod_changed)
         self._nodes = ObjectFeed(api, NODES, self._node_changed, keep=_labels_only)
         self._by_node: dict[str, dict[str, Object]] = {}
-        self._logs = LogServer(self._own, address, ca, self._find_log, self._find_running)
+        self._logs = LogServer(
+            self._own, address, ca, find=self._find_log, find_running=self._find_running, usage=self._usage
+        )  # fmt: skip
         self.nodes: dict[str, SimNode] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._removals: dict[str, asyncio.Task[None]] = {}
@@ -266,6 +268,11 @@ class NodeHost:
         worker = node.workers.get(str(obj["metadata"]["uid"]))
         running = worker.running(container) if worker is not None else None
         return running or LogRefusal(500, f'container not found ("{container}")')
+
+    async def _usage(self) -> bytes:
+        from kgpu.lab.nodes import usage
+
+        return await asyncio.to_thread(usage.document, [node.processes() for node in self.nodes.values()])
 
     def _find_log(self, namespace: str, pod: str, container: str, previous: bool) -> ContainerLog | LogRefusal:
         obj = self._pods.objects.get((namespace, pod))

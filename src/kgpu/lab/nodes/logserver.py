@@ -1,4 +1,4 @@
-"""The kubelets' HTTPS end for the API server: logs of and commands in containers of every node, on one port.
+"""The kubelets' HTTPS end for the API server: logs of, commands in and use by containers of every node, on one port.
 
 A caller shows a client certificate that the cluster's CA has signed, or the token that lies beside the key. Anything
 else gets 401. HTTP/1.1 as far as the API server and a person with curl need it.
@@ -15,7 +15,7 @@ import logging
 import secrets
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -61,16 +61,25 @@ Finder = Callable[[str, str, str, bool], ContainerLog | LogRefusal]
 RunningFinder = Callable[[str, str, str], Running | LogRefusal]
 """(namespace, pod, container) -> the container that runs, or why there is none."""
 
+UsageReader = Callable[[], Awaitable[bytes]]
+"""What all nodes and their containers use now; ``usage.document``."""
+
 
 class LogServer:
-    """Serves ``/containerLogs/NAMESPACE/POD/CONTAINER`` and ``/exec/...`` on ``address``; port 0 picks one."""
+    """Serves ``/containerLogs/NAMESPACE/POD/CONTAINER``, ``/exec/...`` and ``/usage`` on ``address``.
 
-    def __init__(self, folder: Path, address: str, ca: bytes, find: Finder, find_running: RunningFinder) -> None:
+    Port 0 picks one. A kubelet has its own node's use at ``/metrics/resource``; here all nodes share a port.
+    """
+
+    def __init__(
+        self, folder: Path, address: str, ca: bytes, *, find: Finder, find_running: RunningFinder, usage: UsageReader
+    ) -> None:
         self._folder = folder
         self._address = address
         self._ca = ca
         self._find = find
         self._find_running = find_running
+        self._usage = usage
         self._token = ""
         self._server: asyncio.Server | None = None
         self._calls: set[asyncio.Task[None]] = set()
@@ -134,6 +143,8 @@ class LogServer:
             return await _answer(writer, 405, f"method {words[0]} is not served here")
         if url.path == "/healthz":
             return await _answer(writer, 200, "ok")
+        if url.path == "/usage":
+            return await _answer(writer, 200, (await self._usage()).decode())
         if len(parts) != 4 or parts[0] != "containerLogs":
             return await _answer(writer, 404, f"there is no {url.path} here")
         try:

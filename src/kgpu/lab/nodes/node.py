@@ -33,6 +33,7 @@ from kgpu.lab.nodes.podresources import FOLDER as POD_RESOURCES
 from kgpu.lab.nodes.podresources import PodResourcesServer
 from kgpu.lab.nodes.runtime import Runtime
 from kgpu.lab.nodes.spec import CONTAINER_DRIVER, NodeSpec
+from kgpu.lab.nodes.usage import NodeProcesses
 from kgpu.lab.nodes.worker import PodWorker
 
 log = logging.getLogger(__name__)
@@ -460,6 +461,13 @@ class SimNode:
     def active_pods(self) -> list[Object]:
         """The pods that were admitted and are not over."""
         return [worker.state.pod for worker in self.workers.values() if not worker.released]
+
+    def processes(self) -> NodeProcesses:
+        """Whose use of CPU and memory is this node's."""
+        return NodeProcesses(
+            name=self.spec.name, agent=agents.pid_of(self.folder),
+            containers=[container for worker in self.workers.values() for container in worker.all_running()],
+        )  # fmt: skip
 
     def _health_changed(self, driver: str) -> None:
         """A DRA driver says something else of its devices: pods that have some tell it."""

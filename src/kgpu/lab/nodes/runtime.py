@@ -61,6 +61,8 @@ class Running(Protocol):
 
     id: str
     started: float
+    folder: Path | None
+    """Where its shim keeps its state; None without processes."""
 
     async def wait(self) -> Exit:
         """How it ended, once it has."""
@@ -126,6 +128,7 @@ class StandIn:
     def __init__(self, container: str, started: float, log: Path | None = None, line: str = "") -> None:
         self.id = container
         self.started = started
+        self.folder: Path | None = None
         self._line = line
         self._ended = asyncio.Event()
         self._exit: Exit | None = None
@@ -160,6 +163,7 @@ class ContainerProcess:
         self.id = container
         self.started = started
         self.pid = pid
+        self.folder: Path | None = folder
         self._folder = folder
         self._shim = shim_pid
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from kgpu.base.errors import KubeError
-from kgpu.kube.port import Object
+from kgpu.kube.port import Object, name_of, namespace_of
 from kgpu.lab.nodes import hooks, images, leftovers, listeners, plan, podstatus, probes, starter, volumes
 from kgpu.lab.nodes.claims import EVENT, ClaimError, has_claims, unprepare
 from kgpu.lab.nodes.context import NodeContext
@@ -32,6 +32,7 @@ from kgpu.lab.nodes.podstate import (
 )
 from kgpu.lab.nodes.podwriter import StatusWriter
 from kgpu.lab.nodes.runtime import Exit, Running, StandIn, exit_of
+from kgpu.lab.nodes.usage import RunningContainer
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,14 @@ class PodWorker:
     def running(self, container: str) -> Running | None:
         """The container of that name, while it runs."""
         return self._running.get(container)
+
+    def all_running(self) -> list[RunningContainer]:
+        """Every container that runs."""
+        namespace, pod = namespace_of(self.state.pod), name_of(self.state.pod)
+        return [
+            RunningContainer(namespace=namespace, pod=pod, name=name, started=running.started, folder=running.folder)
+            for name, running in self._running.items()
+        ]
 
     # --- life ---
 

@@ -55,10 +55,10 @@ def test_mutating_policies_are_not_served(server: Server, version: str) -> None:
     assert server.ask("GET", f"{ADMISSION}/{version}/mutatingadmissionpolicies").code == 404
 
 
-def test_there_is_no_metrics_api(server: Server) -> None:
-    groups = server.ask("GET", "/apis").value["groups"]
-    assert [one["name"] for one in groups if "metrics" in one["name"]] == []
-    assert server.ask("GET", "/apis/metrics.k8s.io/v1beta1/nodes").code == 404
+def test_there_are_no_metrics_of_other_servers(server: Server) -> None:
+    for group, version in (("custom.metrics.k8s.io", "v1beta2"), ("external.metrics.k8s.io", "v1beta1")):
+        assert group not in {one["name"] for one in server.ask("GET", "/apis").value["groups"]}
+        assert server.ask("GET", f"/apis/{group}/{version}").code == 404
 
 
 def test_a_crd_with_a_conversion_webhook_is_refused(server: Server) -> None:

@@ -21,6 +21,7 @@ from kgpu.kube.kinds import (
 )
 from kgpu.kube.port import Resource
 
+AUTOSCALERS: Final = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
 REPLICATION_CONTROLLERS: Final = Resource("", "v1", "replicationcontrollers", "ReplicationController")
 CONTROLLER_REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
 ENDPOINTS: Final = Resource("", "v1", "endpoints", "Endpoints")
@@ -36,6 +37,7 @@ DEVICE_TAINT_RULES: Final = Resource(
 RESOURCE_CLAIM_TEMPLATES: Final = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate")
 
 __all__ = [
+    "AUTOSCALERS",
     "CONTROLLER_REVISIONS",
     "CRON_JOBS",
     "CUSTOM_RESOURCE_DEFINITIONS",

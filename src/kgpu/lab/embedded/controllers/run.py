@@ -20,6 +20,7 @@ from kgpu.lab.embedded.controllers.devicetainteviction import DeviceTaintEvictio
 from kgpu.lab.embedded.controllers.disruption import DisruptionController
 from kgpu.lab.embedded.controllers.endpoints import EndpointController, EndpointSliceController
 from kgpu.lab.embedded.controllers.gc import GarbageCollector
+from kgpu.lab.embedded.controllers.hpa import HorizontalController
 from kgpu.lab.embedded.controllers.job import JobController
 from kgpu.lab.embedded.controllers.namespace import NamespaceController
 from kgpu.lab.embedded.controllers.node_plan import GRACE
@@ -66,6 +67,7 @@ def controllers(
         TtlAfterFinishedController(cluster),
         EndpointController(cluster),
         EndpointSliceController(cluster),
+        HorizontalController(cluster, kinds),
         DisruptionController(cluster),
         QuotaController(cluster, kinds),
         VolumeController(cluster),

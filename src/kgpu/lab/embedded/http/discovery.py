@@ -66,7 +66,7 @@ class Discovery:
         names = {group["name"] for group in known}
         custom: dict[str, set[str]] = {}
         for kind in self._kinds:
-            if kind.custom and kind.group not in names:
+            if kind.group and kind.group not in names:
                 custom.setdefault(kind.group, set()).add(kind.version)
         for name in sorted(custom):
             rows = [{"groupVersion": f"{name}/{version}", "version": version} for version in by_priority(custom[name])]

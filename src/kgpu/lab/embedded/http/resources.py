@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from kgpu.lab.embedded.core.model import ApiUser, Call, ListPage, StoredObject, TypeRules
 from kgpu.lab.embedded.core.serviceaccount import await_default_account
 from kgpu.lab.embedded.duplicate_fields import Repeated, warnings, words
-from kgpu.lab.embedded.http import answers, body, kubelets, logs, negotiate, options, proxy, streams, watch
+from kgpu.lab.embedded.http import answers, body, kubelets, logs, negotiate, options, proxy, streams, usage, watch
 from kgpu.lab.embedded.http.answers import ApiAnswer, Columns
 from kgpu.lab.embedded.http.metrics import Metrics
 from kgpu.lab.embedded.http.request import ApiRequest, not_allowed, not_there
-from kgpu.lab.embedded.kinds import ApiKind, Kinds
+from kgpu.lab.embedded.kinds import METRICS_GROUP, ApiKind, Kinds
 from kgpu.lab.embedded.patch import unsupported
 from kgpu.lab.embedded.status import ApiError, Object, bad_request
 
 if TYPE_CHECKING:
     from kgpu.lab.embedded.core import ApiCore
+    from kgpu.lab.embedded.usage import UsageApi
 
 _TOGETHER: Final = 10  # objects of a collection that are deleted before others get their turn
 _WRITES: Final = frozenset({"create", "update", "patch", "delete", "deletecollection"})
@@ -66,6 +67,7 @@ class HandlerContext:
     programs: proxy.PodPrograms
     rules: Callable[[ApiKind], TypeRules]
     custom: Custom | None = None
+    usage: UsageApi | None = None
 
     def columns(self, kind: ApiKind) -> Columns:
         printer = self.custom.printer_columns(kind) if kind.custom and self.custom is not None else ()
@@ -153,6 +155,8 @@ async def answer(context: HandlerContext, resource_request: ResourceRequest) -> 
         if request.subresource in _LEFT_OUT:
             raise _no_streams(request, obj)
         return await streams.answer(request, obj, partial(_node, context), context.kubelets)
+    if request.group == METRICS_GROUP and context.usage is not None:
+        return await usage.answer(context.usage, request)
     deprecated = _DEPRECATED.get((request.group, request.version, request.plural))
     if resource_request.kind.custom and context.custom is not None:
         deprecated = context.custom.deprecation(resource_request.kind)
