@@ -26,6 +26,7 @@ _STARTED: Final = re.compile(r"started successfully on port (\d+)")
 _FLAGS: Final = (
     "--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-extensions", "--force-color-profile=srgb",
+    "--disable-lcd-text",
 )  # fmt: skip
 TAB: Final = "\ue004"
 """The key's name to WebDriver."""
@@ -93,9 +94,11 @@ class Chromium:
         actions = [{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]
         self._ask("/actions", actions=[{"type": "key", "id": "keys", "actions": actions}])
 
-    def picture(self) -> str:
-        """What the window shows, as PNG in base64."""
-        return str(self.tools("Page.captureScreenshot", format="png")["data"])
+    def picture(self, kind: str = "png") -> str:
+        """What the window shows, as ``png`` or ``webp``, in base64."""
+        return str(
+            self.tools("Page.captureScreenshot", format=kind, **({"quality": 75} if kind == "webp" else {}))["data"]
+        )
 
     def requests(self) -> list[str]:
         """The URLs that were asked for since the last look."""
