@@ -14,7 +14,7 @@ from kgpu.overview.plan import shown
 from kgpu.overview.render import parts
 from kgpu.overview.serve import FOLDER
 from kgpu.top.history import GpuHistory
-from tests.overview.making import NOW, Outline, fleet, gathered, gpu, html_of, node
+from tests.overview.making import NOW, Outline, finding, fleet, gathered, gpu, html_of, node
 
 SIZES = {0: (), 1: (node("a", gpu("a", 0)),), 8: fleet(1), 128: fleet(16), 8000: fleet(1000)}
 FIRST_PAINT = 60_000
@@ -98,3 +98,9 @@ def test_how_long_a_gpu_has_done_nothing_reads_as_a_time(looked: float, words: s
     text = Outline(html_of(gathered(still, history=history))).text
     assert words in text
     assert "over now" not in text
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "and 1 thing that follows"), (2, "and 2 things that follow")])
+def test_what_follows_from_a_finding_is_counted(count: int, said: str) -> None:
+    row = finding(consequences=tuple(finding(id=f"SCH-0{n}") for n in range(count)))
+    assert f"Proof (HW-01), {said}" in html_of(gathered(node("a", gpu("a", 0)), report=[row]))

@@ -71,7 +71,8 @@ def _finding(finding: ToldFinding) -> Markup:
     follows = [tag("li", f"{one.subject}: {one.cause}") for one in finding.consequences[:MOST]]
     more = NOTHING
     if proof or follows:
-        summary = f"Proof ({finding.id})" + (f", and {counted(len(follows), 'thing')} that follow" if follows else "")
+        then = f", and {counted(len(follows), 'thing that follows', 'things that follow')}" if follows else ""
+        summary = f"Proof ({finding.id}){then}"
         more = tag(
             "details", tag("summary", summary), tag("ul", *proof, *follows), data_key=finding.id + finding.subject
         )
