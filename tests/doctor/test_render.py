@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kgpu.base.remedy import Remedy
 from kgpu.doctor import host_facts
 from kgpu.doctor.model import CERTAIN, LIKELY, Finding, Level, Missing, Place, Report, Subject
 from kgpu.doctor.plan import diagnose, order
@@ -160,3 +161,14 @@ def test_a_pod_that_does_not_run_counts_as_stuck() -> None:
     ended = {**yaml.load(yaml.dump(pod)), "status": {"phase": "Succeeded"}}
     rest = [one for one in example.broken if one is not pod]
     assert diagnose(example.snapshot([*rest, ended]), strict=True).stuck == 0
+
+
+def test_sentences_of_what_to_do_are_wrapped_and_commands_keep_their_lines() -> None:
+    drain = "kubectl drain gpu-node-1 --ignore-daemonsets --delete-emptydir-data --pod-selector team=research"
+    many = Remedy("agree with the owners of {} first", ", ".join(f"ml/train-{number}" for number in range(12)))
+    lines = as_text(report(finding(NODE, remedy=(many, Remedy(drain)))), 60).splitlines()
+    *prose, command = lines[lines.index("  to do:") + 1 :]
+    assert command == f"    {drain}"
+    assert len(prose) > 2
+    assert all(line.startswith("    ") and len(line) <= 60 for line in prose)
+    assert " ".join(line.strip() for line in prose) == many

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kgpu import __version__
 from kgpu.base.printable import counted, one_line
+from kgpu.base.remedy import is_command
 from kgpu.doctor.model import Finding, Level, NodeRow, Report
 from kgpu.doctor.rule import Rule
 from kgpu.doctor.secrets import cleaned
@@ -120,8 +121,7 @@ def body(finding: Finding, width: int) -> Iterator[str]:
     if finding.remedy:
         yield "  to do:"
         for step in finding.remedy:
-            for line in step.split("\n"):
-                yield f"    {line}"
+            yield from _step(step, width)
     if finding.consequences:
         every = [each for child in finding.consequences for each in child.all()]
         yield f"  this explains {len(every)} more:"
@@ -129,6 +129,14 @@ def body(finding: Finding, width: int) -> Iterator[str]:
             yield from _wrapped(f"{child.id} {child.cause}", width, "    ")
         if len(every) > MAX_CONSEQUENCES:
             yield f"    … and {len(every) - MAX_CONSEQUENCES} more"
+
+
+def _step(step: str, width: int) -> Iterator[str]:
+    """Sentences are wrapped; commands, which are to be copied, keep their lines."""
+    if is_command(step):
+        yield from (f"    {line}" for line in step.split("\n"))
+    else:
+        yield from _wrapped(step, width, "    ")
 
 
 def _table(rows: tuple[NodeRow, ...], width: int) -> Iterator[str]:
