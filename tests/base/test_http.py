@@ -136,10 +136,16 @@ async def test_a_client_that_leaves_early_harms_nobody(server):
     assert b"200 OK" in await exchange(server, b"GET /healthz HTTP/1.1\r\n\r\n")
 
 
-async def test_a_client_that_says_nothing_is_dropped():
+@pytest.mark.parametrize(("said", "told"), [(b"GET /healthz", b"HTTP/1.1 408 "), (b"G", b"HTTP/1.1 408 "), (b"", b"")])
+async def test_a_client_that_does_not_ask_is_dropped_and_told_so_if_it_had_begun(said, told):
+    """A browser opens connections ahead, and would take a 408 for the answer to what it asks next."""
     server = StatusServer(ROUTES, deadline=0.1)
     server.address = await server.start(LOCAL)  # type: ignore[attr-defined]
-    assert (await exchange(server, b"GET /healthz")).startswith(b"HTTP/1.1 408 ")
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.address.port)  # type: ignore[attr-defined]
+    writer.write(said)
+    reply = await asyncio.wait_for(reader.read(), 60)
+    assert reply[: len(told) or None] == told
+    writer.close()
     await server.close()
 
 

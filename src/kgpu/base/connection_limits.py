@@ -29,8 +29,9 @@ _DEFAULT: Final = "00000000"
 
 @dataclass(slots=True, eq=False)
 class PeerConnection:
-    """One open connection. ``own``: from this node; ``local``: over the loopback interface. ``asked``: its request has
-    arrived; ``sending``: its answer is ready and waits for the client to read it; ``answered``: the answer is sent.
+    """One open connection. ``own``: from this node; ``local``: over the loopback interface. ``begun``: something of its
+    request has arrived; ``asked``: all of it; ``sending``: its answer is ready and waits for the client to read it;
+    ``answered``: the answer is sent.
     """
 
     peer: str
@@ -39,6 +40,7 @@ class PeerConnection:
     sending: bool = False
     answered: bool = False
     local: bool = False
+    begun: bool = False
 
 
 def connection_from(peer: str, local_address: str, node: frozenset[str]) -> PeerConnection:

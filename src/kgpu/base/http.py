@@ -51,6 +51,7 @@ REASONS: Final = {
     503: "Service Unavailable",
     505: "HTTP Version Not Supported",
 }
+_NO_REQUEST: Final = "this is not an HTTP request\n"
 _REQUEST_LINE: Final = re.compile(rb"(?P<method>[A-Z]{1,16}) (?P<path>/[\x21-\x7e]*) (?P<version>HTTP/\d\.\d)")
 
 
@@ -205,7 +206,7 @@ def parse(head: bytes) -> Request | Response:
     first, *rest = head.split(b"\r\n")
     line = _REQUEST_LINE.fullmatch(first)
     if line is None:
-        return Response(400, "this is not an HTTP request\n")
+        return Response(400, _NO_REQUEST)
     if line["version"] not in {b"HTTP/1.0", b"HTTP/1.1"}:
         return Response(505, "only HTTP/1.0 and HTTP/1.1\n")
     headers: dict[str, str] = {}
@@ -359,7 +360,9 @@ class StatusServer:
                     if not refuse:
                         response, with_body = await self._read(reader, writer, client)
             except TimeoutError:
-                if not encrypted:
+                # Browsers open connections ahead: one that has said nothing is closed, and asks again on another, where
+                # it would take a 408 for the answer to what it was about to ask.
+                if not encrypted or not client.begun:
                     return
                 response = Response(408, "too slow\n")
             client.sending = True
@@ -407,7 +410,11 @@ class StatusServer:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: PeerConnection
     ) -> tuple[Response | Stream, bool]:
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
+            first = await reader.readexactly(1)
+            client.begun = True
+            if not first.isalpha():
+                return Response(400, _NO_REQUEST), True
+            head = first + await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             return Response(431, f"a request's head has at most {MAX_HEAD} bytes\n"), True
         except asyncio.IncompleteReadError:
