@@ -5,15 +5,15 @@ Both come from the npm registry at one version, once; without Node.js and npm te
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
-import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
+from tests.npm import npm
 
 PACKAGES: Final = ("@grafana/schema@12.4.11", "typescript@5.9.3")
 CACHE: Final = Path.home() / ".cache" / "kgpu" / "tests" / "grafana-12.4.11"
@@ -35,22 +35,14 @@ def installed() -> Path:
     """The folder with the packages."""
     if (CACHE / "node_modules").is_dir():
         return CACHE
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        pytest.skip("no Node.js and npm here")
-    partial = CACHE.with_suffix(f".{os.getpid()}")
-    partial.mkdir(parents=True)
-    (partial / "package.json").write_text("{}")
-    words = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", *PACKAGES]
-    try:
-        subprocess.run(words, cwd=partial, capture_output=True, text=True, check=True, timeout=300)
-    except subprocess.SubprocessError as error:  # the registry can't be reached, or not in time
-        shutil.rmtree(partial)
-        pytest.skip(f"npm install: {getattr(error, 'stderr', None) or error}"[:300])
-    try:
-        partial.rename(CACHE)
-    except OSError:  # another run was faster
-        shutil.rmtree(partial)
+    CACHE.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE.parent) as folder:
+        partial = Path(folder) / "packages"
+        partial.mkdir()
+        (partial / "package.json").write_text("{}")
+        npm(partial, "install", "--ignore-scripts", "--no-audit", "--no-fund", *PACKAGES)
+        with contextlib.suppress(OSError):  # another run was faster
+            partial.rename(CACHE)
     return CACHE
 
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import os
-import shutil
-import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
+from kgpu.base.files import write_atomic
+from tests.npm import npm
 from tests.overview.chromium import Chromium
 
 PACKAGE: Final = "axe-core@4.14.1"
@@ -37,23 +33,13 @@ def script() -> str:
 
 
 def _fetch() -> None:
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("no npm here, which brings axe-core")
     with tempfile.TemporaryDirectory() as folder:
-        words = [npm, "pack", "--silent", PACKAGE]
-        try:
-            subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True, timeout=300)
-        except subprocess.SubprocessError as error:
-            pytest.skip(f"npm pack {PACKAGE}: {getattr(error, 'stderr', None) or error}"[:300])
-        with tarfile.open(fileobj=io.BytesIO(next(Path(folder).glob("*.tgz")).read_bytes())) as packed:
+        npm(Path(folder), "pack", "--silent", PACKAGE)
+        with tarfile.open(next(Path(folder).glob("*.tgz"))) as packed:
             member = packed.extractfile("package/axe.min.js")
             assert member is not None
             text = member.read()
-    CACHE.parent.mkdir(parents=True, exist_ok=True)
-    partial = CACHE.with_suffix(f".{os.getpid()}")
-    partial.write_bytes(text)
-    partial.replace(CACHE)  # another run may have been faster
+    write_atomic(CACHE, text)  # another run may have been faster
 
 
 def violations(window: Chromium) -> list[Any]:

@@ -360,8 +360,8 @@ class StatusServer:
                     if not refuse:
                         response, with_body = await self._read(reader, writer, client)
             except TimeoutError:
-                # Browsers open connections ahead: one that has said nothing is closed, and asks again on another, where
-                # it would take a 408 for the answer to what it was about to ask.
+                # Browsers open connections ahead. Where one is closed before it was used, they ask on another; a 408
+                # they would take for the answer to what they ask next.
                 if not encrypted or not client.begun:
                     return
                 response = Response(408, "too slow\n")

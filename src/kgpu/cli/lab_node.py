@@ -200,14 +200,9 @@ def start(*, name: str, folder: Path | None, names: tuple[str, ...], waits: bool
 def _wait_for_boots(lab: Path, names: list[str]) -> None:
     from kgpu.lab import progress
     from kgpu.lab.embedded import ready
-    from kgpu.lab.nodes import manage
 
     with progress.for_terminal().step(f"wait for {counted(len(names), 'node')}"):
-        seconds = WAIT_S + WAIT_PER_NODE_S * len(names)
-        boots = manage.wait_until_booted(lab, names, seconds)
-        there = manage.listing(lab)
-        wanted = {name: there[name].has_gpus and there[name].agent for name in names if name in there}
-        ready.wait_for_nodes(manage.place(lab)[0], wanted, seconds, manage.nodes_dir(lab), boots)
+        ready.wait_for_boots(lab, names, WAIT_S + WAIT_PER_NODE_S * len(names))
 
 
 def _wait(lab: Path, kubeconfig: Path, names: list[str], *, gpus: bool) -> None:

@@ -51,7 +51,6 @@ class GpuTopology:
         self._weights = [
             [0 if a == b else self._scores.get(frozenset((a, b)), 0) for b in self._uuids] for a in self._uuids
         ]
-        self._links = _links(self._weights)
         self._answers: dict[tuple[tuple[int, ...], tuple[int, ...], int], Alignment] = {}
 
     def updated(self, accelerators: Sequence[Accelerator], links: Sequence[Link]) -> GpuTopology:
@@ -65,7 +64,6 @@ class GpuTopology:
         other = GpuTopology(uuids, ())
         other._scores = scores
         other._weights = [[0 if a == b else scores.get(frozenset((a, b)), 0) for b in uuids] for a in uuids]
-        other._links = _links(other._weights)
         return other
 
     def score(self, uuids: Sequence[str]) -> int:
@@ -85,7 +83,7 @@ class GpuTopology:
         )
         answer = self._answers.get(key)
         if answer is None:
-            result_set = best_set(self._weights, *key, links=self._links)
+            result_set = best_set(self._weights, *key, links=_links(self._weights))
             answer = Alignment(
                 uuids=tuple(self._uuids[position] for position in result_set.members),
                 score=set_score(self._weights, result_set.members),

@@ -99,9 +99,7 @@ def _switch_on(lab: Lab) -> None:
     folder = lab.about.folder
     if dark := manage.off(folder):
         manage.start(folder, dark)
-        boots, there = manage.wait_until_booted(folder, dark, WELL_S), manage.listing(folder)
-        wanted = {name: there[name].has_gpus and there[name].agent for name in dark}
-        ready.wait_for_nodes(lab.about.kubeconfig, wanted, WELL_S, manage.nodes_dir(folder), boots)
+        ready.wait_for_boots(folder, dark, WELL_S)
 
 
 def _end_repairs(lab: Lab) -> None:

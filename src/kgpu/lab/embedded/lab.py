@@ -168,9 +168,10 @@ class EmbeddedLab:
         if not manage.host_running(self.nodes):
             with self.progress.step("start the simulated nodes"):
                 manage.start_host(self.folder, self.kubeconfig)
-        for name in manage.off(self.folder, nodes):
+        dark = manage.off(self.folder, nodes)
+        for name in dark:
             self.progress.note(f"node {name} is switched off; `kgpu lab node start {name}`")
-        if first is not None and FIRST_NODE in nodes and not manage.off(self.folder, [FIRST_NODE]):
+        if first is not None and FIRST_NODE in nodes and FIRST_NODE not in dark:
             with self.progress.step(f"wait for node {FIRST_NODE} to offer its GPUs"):
                 gpus = first.agent and nodes[FIRST_NODE].has_gpus
                 if gpus:  # kept data of a former run may show the node as ready before it is started again

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -111,6 +111,16 @@ def wait_for_nodes(
     Raises LabError, also when the host of the nodes has ended, and KubeError.
     """
     asyncio.run(_wait(kubeconfig, wanted, seconds, folder, boots or {}))
+
+
+def wait_for_boots(lab: Path, names: Sequence[str], seconds: float) -> None:
+    """Wait until machines that boot are up, and their nodes ready again. ``lab``: the lab's folder.
+
+    Raises LabError and KubeError as ``wait_for_nodes``.
+    """
+    boots, there = manage.wait_until_booted(lab, names, seconds), manage.listing(lab)
+    wanted = {name: there[name].has_gpus and there[name].agent for name in names if name in there}
+    wait_for_nodes(manage.place(lab)[0], wanted, seconds, manage.nodes_dir(lab), boots)
 
 
 async def _wait(

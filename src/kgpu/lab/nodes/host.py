@@ -258,13 +258,21 @@ class NodeHost:
         node = self._nodes.objects.get(("", name))
         return None if node is None else node["metadata"].get("labels") or {}
 
-    def _find_running(self, namespace: str, pod: str, container: str) -> Running | LogRefusal:
+    def _hosted(self, namespace: str, pod: str, absent: str) -> tuple[Object, SimNode] | LogRefusal:
+        """The pod, and the node of this host that has it, if its machine is on."""
         obj = self._pods.objects.get((namespace, pod))
         node = self.nodes.get(str((obj or {}).get("spec", {}).get("nodeName") or "")) if obj else None
         if obj is None or node is None:
-            return LogRefusal(404, "pod does not exist")
+            return LogRefusal(404, absent)
         if is_off(node.folder):
-            return _dark(node)
+            return LogRefusal(500, f"the kubelet of {node.spec.name} does not answer: its machine is switched off")
+        return obj, node
+
+    def _find_running(self, namespace: str, pod: str, container: str) -> Running | LogRefusal:
+        hosted = self._hosted(namespace, pod, "pod does not exist")
+        if isinstance(hosted, LogRefusal):
+            return hosted
+        obj, node = hosted
         worker = node.workers.get(str(obj["metadata"]["uid"]))
         running = worker.running(container) if worker is not None else None
         return running or LogRefusal(500, f'container not found ("{container}")')
@@ -275,12 +283,10 @@ class NodeHost:
         return await asyncio.to_thread(usage.document, [node.processes() for node in self.nodes.values()])
 
     def _find_log(self, namespace: str, pod: str, container: str, previous: bool) -> ContainerLog | LogRefusal:
-        obj = self._pods.objects.get((namespace, pod))
-        node = self.nodes.get(str((obj or {}).get("spec", {}).get("nodeName") or "")) if obj else None
-        if obj is None or node is None:
-            return LogRefusal(404, f'pod "{pod}" does not exist')
-        if is_off(node.folder):
-            return _dark(node)
+        hosted = self._hosted(namespace, pod, f'pod "{pod}" does not exist')
+        if isinstance(hosted, LogRefusal):
+            return hosted
+        obj, node = hosted
         uid = str(obj["metadata"]["uid"])
         worker = node.workers.get(uid)
         pod_container = (
@@ -316,10 +322,6 @@ class NodeHost:
             return ContainerLog(path, lambda: True)
         run = pod_container.id
         return ContainerLog(path, lambda: pod_container.id != run or pod_container.phase is not Phase.RUNNING)
-
-
-def _dark(node: SimNode) -> LogRefusal:
-    return LogRefusal(500, f"the kubelet of {node.spec.name} does not answer: its machine is switched off")
 
 
 def _status_row(pod: Object, container: str) -> Object | None:

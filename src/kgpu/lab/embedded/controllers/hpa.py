@@ -15,7 +15,7 @@ from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, refusal_text
 from kgpu.lab.embedded.controllers.hpa_metrics import MetricError, MetricReading, ScalingQuestion
 from kgpu.lab.embedded.controllers.kinds import AUTOSCALERS
-from kgpu.lab.embedded.controllers.meta import key_of, spec_of, stamp, status_of
+from kgpu.lab.embedded.controllers.meta import key_of, set_condition, spec_of, stamp, status_of
 from kgpu.lab.embedded.controllers.served import ServedKinds
 from kgpu.lab.embedded.selectors import matches, parse_labels
 
@@ -38,17 +38,9 @@ class _ScalingLook:
         self._now = now
 
     def condition(self, kind: str, value: bool, reason: str, message: str) -> None:
-        """Set a condition; it keeps its place, and its transition time while its value stays."""
-        rows = [dict(row) for row in self.status.get("conditions") or ()]
-        row = next((row for row in rows if row.get("type") == kind), None)
-        if row is None:
-            row = {"type": kind}
-            rows.append(row)
-        text = "True" if value else "False"
-        if row.get("status") != text:
-            row["lastTransitionTime"] = self._now
-        row |= {"status": text, "reason": reason, "message": message}
-        self.status["conditions"] = rows
+        new = {"type": kind, "status": "True" if value else "False", "reason": reason, "message": message}
+        rows = self.status.get("conditions") or ()
+        self.status["conditions"] = set_condition(rows, {**new, "lastTransitionTime": self._now})
 
     def measured(self, current: int, metrics: Sequence[Object] | None) -> None:
         self.status["currentReplicas"] = current

@@ -146,12 +146,9 @@ async def _samples(api: KubeApi, resource: str, container: str, question: Scalin
     begun = f"unable to get metrics for resource {resource}: "
     try:
         items = (await api.list(POD_METRICS, namespace=question.namespace)).items
-    except KubeRefusedError as error:
-        absent = error.code == 404
-        words = f"{_NOT_SERVED} (get pods.metrics.k8s.io)" if absent else refusal_text(error)
-        raise NoReplicasError(f"{begun}unable to fetch metrics from resource metrics API: {words}") from error
     except KubeError as error:
-        words = refusal_text(error)
+        absent = isinstance(error, KubeRefusedError) and error.code == 404
+        words = f"{_NOT_SERVED} (get pods.metrics.k8s.io)" if absent else refusal_text(error)
         raise NoReplicasError(f"{begun}unable to fetch metrics from resource metrics API: {words}") from error
     chosen = [item for item in items if question.selects(labels_of(item))]
     if not chosen:

@@ -143,38 +143,28 @@ def _at_rate(spec: Object, history: History, current: int, wanted: int, now: flo
     """With a behavior: between the bounds, and as fast as the policies allow."""
     low, most = least(spec), int(spec["maxReplicas"])
     if wanted > current:
-        fastest = max(current, _up_limit(rules_of(spec, "scaleUp"), history, current, now))
+        fastest = max(current, _limit(rules_of(spec, "scaleUp"), history, current, now, up=True))
         high, why = (fastest, _UP_LIMIT) if most > fastest else (most, _TOO_MANY)
         return (high, why) if wanted > high else (wanted, _WITHIN)
     if wanted < current:
-        slowest = min(current, _down_limit(rules_of(spec, "scaleDown"), history, current, now))
+        slowest = min(current, _limit(rules_of(spec, "scaleDown"), history, current, now, up=False))
         floor, why = (slowest, _DOWN_LIMIT) if low < slowest else (low, _TOO_FEW)
         return (floor, why) if wanted < floor else (wanted, _WITHIN)
     return wanted, _WITHIN
 
 
-def _up_limit(rules: Object | None, history: History, current: int, now: float) -> int:
-    if (rules or {}).get("selectPolicy") == "Disabled":
+def _limit(rules: Object | None, history: History, current: int, now: float, *, up: bool) -> int:
+    """The most replicas (``up``), or the fewest, that the policies allow now; a Min policy the other way round."""
+    select = (rules or {}).get("selectPolicy")
+    if select == "Disabled":
         return current
+    sign, whole = (1, math.ceil) if up else (-1, int)
     proposals = []
     for policy in _policies(rules):
         begun = _begun(history, current, policy, now)
-        value = policy["value"]
-        proposals.append(begun + value if policy["type"] == "Pods" else math.ceil(begun * (1 + value / 100)))
-    choose = min if (rules or {}).get("selectPolicy") == "Min" else max
-    return choose(proposals, default=current)
-
-
-def _down_limit(rules: Object | None, history: History, current: int, now: float) -> int:
-    if (rules or {}).get("selectPolicy") == "Disabled":
-        return current
-    proposals = []
-    for policy in _policies(rules):
-        begun = _begun(history, current, policy, now)
-        value = policy["value"]
-        proposals.append(begun - value if policy["type"] == "Pods" else int(begun * (1 - value / 100)))
-    # The policy that allows the greatest change leaves the fewest pods.
-    choose = max if (rules or {}).get("selectPolicy") == "Min" else min
+        change = sign * policy["value"]
+        proposals.append(begun + change if policy["type"] == "Pods" else whole(begun * (1 + change / 100)))
+    choose = max if up == (select != "Min") else min
     return choose(proposals, default=current)
 
 

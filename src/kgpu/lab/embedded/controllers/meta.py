@@ -146,6 +146,18 @@ def with_condition(conditions: Iterable[Object], new: Object) -> list[Object]:
     return [*rest, new]
 
 
+def set_condition(conditions: Iterable[Object], new: Object) -> list[Object]:
+    """In its place, or at the end: the same status keeps its transition time, and whatever else is new is told."""
+    rows = list(conditions)
+    at = next((at for at, row in enumerate(rows) if row.get("type") == new["type"]), None)
+    if at is None:
+        return [*rows, new]
+    if rows[at].get("status") == new["status"]:
+        new = {key: value for key, value in new.items() if key != "lastTransitionTime"}
+    rows[at] = {**rows[at], **new}
+    return rows
+
+
 def without_condition(conditions: Iterable[Object], kind: str) -> list[Object]:
     return [entry for entry in conditions if entry.get("type") != kind]
 

@@ -15,7 +15,7 @@ from kgpu.kube.port import PODS, KubeRefusedError, Object, Resource, name_of, na
 from kgpu.lab.embedded.controllers.cluster import ControllerContext
 from kgpu.lab.embedded.controllers.controller import KeysOf, ObjectController, itself, refusal_text
 from kgpu.lab.embedded.controllers.kinds import NAMESPACES
-from kgpu.lab.embedded.controllers.meta import deleting, spec_of, stamp, status_of
+from kgpu.lab.embedded.controllers.meta import deleting, set_condition, spec_of, stamp, status_of
 from kgpu.lab.embedded.controllers.pods import is_terminal
 from kgpu.lab.embedded.controllers.served import ServedKinds
 
@@ -59,18 +59,11 @@ def conditions(old: list[Object], remains: Remains, *, complete: bool, now: dt.d
         text = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in remains.finalizers.items()))
         message = f"Some content in the namespace has finalizers remaining: {text}"
         news["NamespaceFinalizersRemaining"] = ("SomeFinalizersRemain", message)
-    current = [dict(entry) for entry in old]
-    known = {entry["type"]: entry for entry in current}
+    current = list(old)
     for kind, fine_reason, fine_message in _FINE:
-        status = "True" if kind in news else "False"
         reason, message = news.get(kind, (fine_reason, fine_message))
-        entry = known.get(kind)
-        if entry is None:
-            entry = {"type": kind, "lastTransitionTime": stamp(now)}
-            current.append(entry)
-        elif entry.get("status") != status:
-            entry["lastTransitionTime"] = stamp(now)
-        entry |= {"status": status, "reason": reason, "message": message}
+        new = {"type": kind, "status": "True" if kind in news else "False", "reason": reason, "message": message}
+        current = set_condition(current, {**new, "lastTransitionTime": stamp(now)})
     return current
 
 
