@@ -51,12 +51,12 @@ class ChannelReader:
             self._channel, self._kept = None, b""
 
 
-def choose(offered: str) -> str:
-    """The protocol for a client that offers these, separated by commas; "" without one that is spoken here."""
+def choose(offered: str, known: Sequence[str] = PROTOCOLS) -> str:
+    """The protocol for a client that offers these, separated by commas; "" without one that is ``known``."""
     names = {name.strip() for name in offered.split(",")}
-    if offered.strip() == "":
+    if offered.strip() == "" and V1 in known:
         return V1
-    return next((protocol for protocol in PROTOCOLS if protocol in names), "")
+    return next((protocol for protocol in known if protocol in names), "")
 
 
 def terminal_size(data: bytes) -> tuple[int, int] | None:

@@ -24,7 +24,7 @@ from kgpu.base.inotify import CONTENT, Inotify
 from kgpu.formats.names import NODE_HOST_LABEL
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object
 from kgpu.lab.nodes import agents, container_processes, driver_programs, host_folder, reboot, runtime, starter
-from kgpu.lab.nodes.addresses import PodAddresses
+from kgpu.lab.nodes.addresses import PodAddresses, loopback
 from kgpu.lab.nodes.feed import ObjectFeed
 from kgpu.lab.nodes.folder import SPECIAL, FolderContents, NodeFolder, is_off
 from kgpu.lab.nodes.logserver import ContainerLog, LogRefusal, LogServer
@@ -32,6 +32,7 @@ from kgpu.lab.nodes.node import HostServices, SimNode
 from kgpu.lab.nodes.objects import Endpoint
 from kgpu.lab.nodes.podevents import KubeletRecorder
 from kgpu.lab.nodes.podstate import Phase
+from kgpu.lab.nodes.reachable import PodPlace
 from kgpu.lab.nodes.runtime import Running
 from kgpu.lab.nodes.spec import CPU_PROFILE, NodeSpec
 
@@ -70,7 +71,8 @@ class NodeHost:
         self._nodes = ObjectFeed(api, NODES, self._node_changed, keep=_labels_only)
         self._by_node: dict[str, dict[str, Object]] = {}
         self._logs = LogServer(
-            self._own, address, ca, find=self._find_log, find_running=self._find_running, usage=self._usage
+            self._own, address, ca, find=self._find_log, find_running=self._find_running,
+            find_place=self._find_place, usage=self._usage,
         )  # fmt: skip
         self.nodes: dict[str, SimNode] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -281,6 +283,16 @@ class NodeHost:
         from kgpu.lab.nodes import usage
 
         return await asyncio.to_thread(usage.document, [node.processes() for node in self.nodes.values()])
+
+    def _find_place(self, namespace: str, pod: str) -> PodPlace | LogRefusal:
+        obj = self._pods.objects.get((namespace, pod))
+        node = self.nodes.get(str((obj or {}).get("spec", {}).get("nodeName") or "")) if obj else None
+        if obj is None or node is None:
+            return LogRefusal(404, "pod does not exist")
+        if is_off(node.folder):
+            return _dark(node)
+        address = loopback(str((obj.get("status") or {}).get("podIP") or ""), self.folder)
+        return PodPlace(uid=str(obj["metadata"]["uid"]), folder=node.folder, address=address)
 
     def _find_log(self, namespace: str, pod: str, container: str, previous: bool) -> ContainerLog | LogRefusal:
         hosted = self._hosted(namespace, pod, f'pod "{pod}" does not exist')

@@ -23,6 +23,7 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 from kgpu.base.files import write_atomic
 from kgpu.lab.nodes import logs
+from kgpu.lab.nodes.reachable import PodPlace
 from kgpu.lab.nodes.runtime import Running
 
 log = logging.getLogger(__name__)
@@ -61,24 +62,30 @@ Finder = Callable[[str, str, str, bool], ContainerLog | LogRefusal]
 RunningFinder = Callable[[str, str, str], Running | LogRefusal]
 """(namespace, pod, container) -> the container that runs, or why there is none."""
 
+PlaceFinder = Callable[[str, str], PodPlace | LogRefusal]
+"""(namespace, pod) -> where its ports are reached, or why they can't be."""
+
 UsageReader = Callable[[], Awaitable[bytes]]
 """What all nodes and their containers use now; ``usage.document``."""
 
 
 class LogServer:
-    """Serves ``/containerLogs/NAMESPACE/POD/CONTAINER``, ``/exec/...`` and ``/usage`` on ``address``.
+    """Serves ``/containerLogs/NAMESPACE/POD/CONTAINER``, ``/exec/...``, ``/portForward/NAMESPACE/POD`` and ``/usage``
+    on ``address``.
 
     Port 0 picks one. A kubelet has its own node's use at ``/metrics/resource``; here all nodes share a port.
     """
 
     def __init__(
-        self, folder: Path, address: str, ca: bytes, *, find: Finder, find_running: RunningFinder, usage: UsageReader
-    ) -> None:
+        self, folder: Path, address: str, ca: bytes, *, find: Finder, find_running: RunningFinder,
+        find_place: PlaceFinder, usage: UsageReader,
+    ) -> None:  # fmt: skip
         self._folder = folder
         self._address = address
         self._ca = ca
         self._find = find
         self._find_running = find_running
+        self._find_place = find_place
         self._usage = usage
         self._token = ""
         self._server: asyncio.Server | None = None
@@ -139,6 +146,8 @@ class LogServer:
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
         if words[0] in ("GET", "POST") and len(parts) == 4 and parts[0] == "exec":
             return await self._exec(reader, writer, headers, parse_qs(url.query), parts[1:])
+        if words[0] in ("GET", "POST") and len(parts) == 3 and parts[0] == "portForward":
+            return await self._forward(reader, writer, headers, parts[1:])
         if words[0] != "GET":
             return await _answer(writer, 405, f"method {words[0]} is not served here")
         if url.path == "/healthz":
@@ -174,6 +183,21 @@ class LogServer:
             await streaming.serve(
                 reader, writer, headers, query, running.text if isinstance(running, LogRefusal) else running
             )
+        except streaming.StreamRefusedError as refused:
+            await _answer(writer, refused.code, str(refused))
+        return False
+
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, headers: Mapping[str, str],
+        pod: Sequence[str],
+    ) -> bool:  # fmt: skip
+        from kgpu.lab.nodes import port_forward, streaming
+
+        place = self._find_place(*pod)
+        if isinstance(place, LogRefusal):
+            return await _answer(writer, place.code, place.text)
+        try:
+            await port_forward.serve(reader, writer, headers, place)
         except streaming.StreamRefusedError as refused:
             await _answer(writer, refused.code, str(refused))
         return False

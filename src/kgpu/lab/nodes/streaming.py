@@ -43,8 +43,8 @@ def wanted_streams(query: Mapping[str, Sequence[str]]) -> CommandStreams:
     return CommandStreams(stdin=stdin, stdout=stdout, stderr=stderr and not tty, tty=tty)
 
 
-def handshake(headers: Mapping[str, str]) -> tuple[str, bytes]:
-    """(protocol, head of the answer) for a request's headers. Raises StreamRefusedError."""
+def handshake(headers: Mapping[str, str], known: Sequence[str] = channels.PROTOCOLS) -> tuple[str, bytes]:
+    """(protocol of the ``known`` ones, head of the answer) for a request's headers. Raises StreamRefusedError."""
     from wsproto.utilities import generate_accept_token
 
     upgrade = headers.get("upgrade", "").lower()
@@ -52,15 +52,16 @@ def handshake(headers: Mapping[str, str]) -> tuple[str, bytes]:
         raise StreamRefusedError(
             400,
             "the lab does not speak SPDY; expected: a WebSocket; "
-            "to do: use kubectl 1.31 or newer, without KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false",
+            "to do: use kubectl 1.31 or newer, without KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false or "
+            "KUBECTL_PORT_FORWARD_WEBSOCKETS=false",
         )
     key = headers.get("sec-websocket-key", "")
     if upgrade != "websocket" or headers.get("sec-websocket-version") != "13" or not key.isascii() or not key:
         raise StreamRefusedError(400, "Upgrade request required")
     offered = headers.get("sec-websocket-protocol", "")
-    protocol = channels.choose(offered)
+    protocol = channels.choose(offered, known)
     if not protocol:
-        raise StreamRefusedError(400, channels.offered_but_unknown(offered))
+        raise StreamRefusedError(400, channels.offered_but_unknown(offered, known))
     lines = [
         "HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade",
         f"Sec-WebSocket-Accept: {generate_accept_token(key.encode()).decode('ascii')}",
@@ -70,8 +71,8 @@ def handshake(headers: Mapping[str, str]) -> tuple[str, bytes]:
     return protocol, "\r\n".join((*lines, "", "")).encode()
 
 
-class ChannelSocket:
-    """The channels of an open WebSocket."""
+class MessageSocket:
+    """The binary messages of an open WebSocket."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from wsproto.connection import Connection, ConnectionType
@@ -79,11 +80,10 @@ class ChannelSocket:
         self._reader = reader
         self._writer = writer
         self._socket = Connection(ConnectionType.SERVER)
-        self._pieces = channels.ChannelReader()
         self._sending = asyncio.Lock()
 
-    async def receive(self) -> AsyncIterator[channels.ChannelPiece]:
-        """What the client says, until it closes or goes away."""
+    async def parts(self) -> AsyncIterator[tuple[bytes, bool]]:
+        """What the client says, until it closes or goes away: parts of messages, and whether each is a last one."""
         from wsproto import events
 
         while data := await self._reader.read(CHUNK):
@@ -96,14 +96,13 @@ class ChannelSocket:
                     return
                 elif isinstance(event, events.Message):
                     said = event.data.encode() if isinstance(event.data, str) else bytes(event.data)
-                    for piece in self._pieces.take(said, finished=event.message_finished):
-                        yield piece
+                    yield said, event.message_finished
 
-    async def send(self, channel: int, data: bytes) -> None:
+    async def say(self, data: bytes) -> None:
         """Send a message, when the client has taken what came before. Raises OSError when it has gone."""
         from wsproto.events import BytesMessage
 
-        await self._say(BytesMessage(bytes([channel]) + data))
+        await self._say(BytesMessage(data))
 
     async def ping(self) -> None:
         """Ping the client for ever. Raises OSError when it has gone."""
@@ -132,6 +131,21 @@ class ChannelSocket:
             with contextlib.suppress(LocalProtocolError):  # closed already
                 self._writer.write(self._socket.send(event))
             await self._writer.drain()
+
+
+class ChannelSocket(MessageSocket):
+    """The channels of an open WebSocket."""
+
+    async def receive(self) -> AsyncIterator[channels.ChannelPiece]:
+        """What the client says, until it closes or goes away."""
+        pieces = channels.ChannelReader()
+        async for said, finished in self.parts():
+            for piece in pieces.take(said, finished=finished):
+                yield piece
+
+    async def send(self, channel: int, data: bytes) -> None:
+        """Send a message, when the client has taken what came before. Raises OSError when it has gone."""
+        await self.say(bytes([channel]) + data)
 
 
 async def serve(

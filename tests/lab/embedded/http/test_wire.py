@@ -163,7 +163,7 @@ def test_a_fresh_cluster_has(server: Server, path: str, name: str) -> None:
     assert server.ask("GET", f"{path}/{name}").code == 200
 
 
-STREAMS = ["attach", "portforward"]
+STREAMS = ["attach"]
 
 
 @pytest.mark.parametrize("stream", STREAMS)

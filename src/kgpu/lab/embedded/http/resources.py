@@ -35,7 +35,7 @@ _PATCHES: Final = (
 )
 _OWN_RULES: Final = frozenset({"apiextensions.k8s.io"})  # groups whose rules only the event loop's thread may use
 STREAMED: Final = frozenset({"exec", "attach", "portforward"})
-_LEFT_OUT: Final = {"attach": "attach to", "portforward": "forward ports to", "proxy": "proxy to"}
+_LEFT_OUT: Final = {"attach": "attach to", "proxy": "proxy to"}
 _ANSWERED: Final = frozenset({"binding", "eviction", "token"})  # subresources whose answer is no object of the kind
 _DEPRECATED: Final = {
     ("", "v1", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",

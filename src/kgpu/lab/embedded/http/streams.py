@@ -1,4 +1,5 @@
-"""``pods/exec``: the checks of the real server, then the client's connection joined to one of the node's kubelet.
+"""``pods/exec`` and ``pods/portforward``: the real server's checks, then the client's connection joined to one of the
+node's kubelet.
 
 The kubelet speaks the client's WebSocket; this server passes the bytes on. Promises: each direction waits for its
 reader, with ``kubelets.BUFFER`` bytes read ahead; when one side ends, so does the other.
@@ -29,6 +30,8 @@ from kgpu.lab.embedded.status import Object, bad_request
 GOODBYE_S: Final = 10.0  # for a client to read what is left when the kubelet's side is over
 _FLAGS: Final = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}
 """The API's names of the streams, and the kubelet's."""
+_PATHS: Final = {"exec": "exec", "portforward": "portForward"}
+"""The kubelet's, by subresource."""
 _HANDSHAKE: Final = ("sec-websocket-key", "sec-websocket-version", "sec-websocket-protocol")
 
 
@@ -56,10 +59,11 @@ async def answer(
     upgrade = request.header("upgrade")
     if not upgrade or "upgrade" not in request.header("connection").lower():
         raise bad_request("Upgrade request required")
-    path = "/".join(quote(part, safe="") for part in (request.namespace, request.name, container))
+    place = (request.namespace, request.name, *([container] if container else []))
+    path = "/".join(quote(part, safe="") for part in (_PATHS[request.subresource], *place))
     headers = {"Connection": "Upgrade", "Upgrade": upgrade}
     headers |= {name: request.header(name) for name in _HANDSHAKE if request.header(name)}
-    url = f"{kubelet}/{request.subresource}/{path}?{urlencode(kubelet_query(request))}"
+    url = f"{kubelet}/{path}?{urlencode(kubelet_query(request))}"
     try:
         return ApiAnswer(101, tunnel=KubeletTunnel(await kubelets.upgrade(url, headers)))
     except UpgradeRefusedError as refused:
