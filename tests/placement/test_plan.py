@@ -115,6 +115,21 @@ def test_higher_priority_goes_first_whatever_the_order() -> None:
     assert by_name(ask(node("a"), classes, manifests=(low, high)).outcomes) == {"high": "a", "low": ""}
 
 
+def test_a_priority_class_that_is_not_there_is_refused_where_classes_are_known() -> None:
+    classes = {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 100}
+    new = manifest(8, "new", priorityClassName="hihg")
+    found = ask(node("a"), classes, manifests=(new,))
+    assert found.refusals == ('no PriorityClass with name hihg was found; did you mean "high"?',)
+    assert (by_name(found.outcomes), found.holds) == ({"new": "a"}, False)
+    unread = ask(node("a"), manifests=(new,))
+    assert (unread.refusals, unread.holds) == ((), True)
+    assert unread.notes == (
+        "no PriorityClass was read, so what hihg is worth is not known: these pods count with priority 0",
+    )
+    system = ask(node("a"), classes, manifests=(manifest(1, "s", priorityClassName="system-node-critical"),))
+    assert (system.refusals, system.notes) == ((), ())
+
+
 def test_a_pod_that_puts_others_out_says_whom_and_these_need_a_node() -> None:
     found = ask(node("a"), pod("low", 8, "a", priority=-5), manifests=(manifest(8, "high", priority=5),))
     assert found.outcomes[0].preempts == ("ml/low",)

@@ -12,7 +12,7 @@ import click
 from kgpu.base.errors import ConfigError
 from kgpu.base.plain import mapping
 from kgpu.base.printable import counted, one_line
-from kgpu.cli._manifests import STDIN, by_key, name_of, named, read_manifests
+from kgpu.cli._manifests import STDIN, by_key, named, read_manifests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Iterator
@@ -136,12 +136,12 @@ def _pods(outcomes: Iterable[PodOutcome], objects: tuple[Any, ...], file: str) -
 def _sets(objects: tuple[Any, ...]) -> Iterator[tuple[str, PodSet]]:
     """The sets of pods of each object, with its kind."""
     from kgpu.placement.pod_sets import pod_sets
-    from kgpu.placement.workloads import MADE_OF
+    from kgpu.placement.workloads import MADE_OF, own_name
 
     for obj in objects:
         kind = obj.get("kind")
         if kind in MADE_OF:
-            for one in pod_sets(obj, name_of(obj)):
+            for one in pod_sets(obj, own_name(obj)):
                 yield kind, one
 
 

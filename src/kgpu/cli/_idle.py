@@ -142,11 +142,11 @@ def rows(found: IdleLook, states: Sequence[str], namespace: str) -> list[IdleRow
 
 def too_young(found: IdleLook, namespace: str) -> str:
     """How many workloads do nothing and are not called idle yet, as the end of a sentence; "" for none."""
-    from kgpu.usage.states import IdleRules
+    from kgpu.usage.states import USUAL_RULES
 
     young = sum(workload.too_young for ref, workload in found.workloads.items() if namespace in ("", ref.namespace))
     who = "1 workload does nothing and is" if young == 1 else f"{young} workloads do nothing and are"
-    minutes = int(IdleRules().warm_up // 60)
+    minutes = int(USUAL_RULES.warm_up // 60)
     return f"; {who} too young: pods have to be {minutes}m older than that" if young else ""
 
 

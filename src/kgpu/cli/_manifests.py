@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kgpu.base.errors import ConfigError
-from kgpu.base.plain import mapping, text
+from kgpu.base.plain import text
 
 STDIN: Final = "-"
 
@@ -41,10 +41,6 @@ def by_key(value: Any) -> Any:
 
 def named(obj: Mapping[str, Any]) -> str:
     """``Deployment/train``: the object's kind and name."""
-    return f"{text(obj.get('kind'))}/{name_of(obj)}"
+    from kgpu.placement.workloads import own_name
 
-
-def name_of(obj: Mapping[str, Any]) -> str:
-    """Its name, or how the one that it gets begins."""
-    metadata = mapping(obj.get("metadata"))
-    return text(metadata.get("name")) or text(metadata.get("generateName")).rstrip("-")
+    return f"{text(obj.get('kind'))}/{own_name(obj)}"

@@ -68,10 +68,14 @@ def answer(
              for name in sorted(others)]  # fmt: skip
     new = (one.pod.namespace for one in outcomes if one.origin is not Origin.WAITING)
     notes += quotas.unseen(state, new)
-    notes += [*asides.without_accelerators(outcomes), *asides.slices_for_whole(state, outcomes)]
+    notes += [
+        *asides.unread_classes(state),
+        *asides.without_accelerators(outcomes),
+        *asides.slices_for_whole(state, outcomes),
+    ]
     return WhatIfAnswer(
         changes=told,
-        refusals=tuple(asides.missing_namespaces(state, outcomes)),
+        refusals=(*asides.missing_namespaces(state, outcomes), *asides.missing_classes(state)),
         outcomes=outcomes,
         gangs=tuple(placing.gangs),
         before=tuple(before.values()),

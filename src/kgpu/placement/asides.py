@@ -30,6 +30,21 @@ def missing_namespaces(state: PlacementState, outcomes: Iterable[PodOutcome]) ->
         yield f'namespaces "{one_line(name, 80)}" not found' + (f"; {near}" if near else "")
 
 
+def missing_classes(state: PlacementState) -> Iterator[str]:
+    """What the API server says of priority classes that new pods want, where classes were read at all."""
+    known = {name for _, name in state.objects.get("PriorityClass", {})}
+    for name in sorted(state.unknown_classes) if known else ():
+        near = did_you_mean(name, known)
+        yield f"no PriorityClass with name {one_line(name, 80)} was found" + (f"; {near}" if near else "")
+
+
+def unread_classes(state: PlacementState) -> Iterator[str]:
+    """Priority classes that new pods want, where none was read: they count as 0."""
+    if state.unknown_classes and not state.objects.get("PriorityClass"):
+        names_of = ", ".join(sorted(one_line(name, 80) for name in state.unknown_classes))
+        yield f"no PriorityClass was read, so what {names_of} is worth is not known: these pods count with priority 0"
+
+
 def without_accelerators(outcomes: Iterable[PodOutcome]) -> Iterator[str]:
     """That none of the submitted pods asks for an accelerator, with what they do ask for."""
     pods = [one.pod for one in outcomes if one.origin is Origin.SUBMITTED]

@@ -58,6 +58,8 @@ class PlacementState:
         self.gangs: dict[str, GangWish] = {}
         """The groups of the pods that need a node, by the name that their rows have."""
         self.notes: list[str] = []
+        self.unknown_classes: set[str] = set()
+        """Names of priority classes that new pods want and that are not known."""
         self.came: dict[str, Object] = {}
         """Nodes that a change adds, as objects."""
         self.went: dict[str, Object] = {}

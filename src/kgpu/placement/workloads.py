@@ -33,16 +33,21 @@ BESIDE: Final = (
 """Kinds that may come with pods in a file: some of them matter to scheduling, the others make no pods."""
 
 
+def own_name(obj: Object) -> str:
+    """An object's name, or how the one that it gets begins."""
+    metadata = mapping(obj.get("metadata"))
+    return text(metadata.get("name")) or text(metadata.get("generateName")).rstrip("-")
+
+
 def pods_of_manifest(state: PlacementState, obj: Object, namespace: str, run: int) -> list[PodView]:
     """The pods that the object becomes. ``run`` keeps the names of several copies apart. Raises ConfigError."""
-    kind, name = text(obj.get("kind")), text(mapping(obj.get("metadata")).get("name"))
+    kind, name = text(obj.get("kind")), own_name(obj)
     if kind not in MADE_OF:
         near = did_you_mean(kind, MADE_OF)
         raise ConfigError(
             f"kind {one_line(kind, 60) or '(none)'} makes no pods that are known here" + (f"; {near}" if near else ""),
             f"one of {', '.join(MADE_OF)}; beside them {', '.join(BESIDE)}", "write the pods themselves, with --count",
         )  # fmt: skip
-    name = name or text(mapping(obj.get("metadata")).get("generateName")).rstrip("-")
     if not name:
         raise ConfigError(f"a {kind} has no name", "metadata.name", "give it one")
     if (field := HELD_IN.get(kind, "")) and not mapping(obj.get("spec")).get(field):
@@ -100,7 +105,7 @@ def _prioritise(state: PlacementState, spec: dict[str, Any]) -> None:
         spec["priority"] = number(found.get("value"))
         spec.setdefault("preemptionPolicy", text(found.get("preemptionPolicy")) or "PreemptLowerPriority")
     elif name and not name.startswith("system-"):
-        state.notes.append(f"PriorityClass {one_line(name, 80)} is not there: the API server would refuse the pod")
+        state.unknown_classes.add(name)
 
 
 def _default(state: PlacementState, spec: dict[str, Any], namespace: str) -> None:
