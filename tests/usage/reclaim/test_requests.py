@@ -53,6 +53,15 @@ async def test_who_may_not_look_everywhere_is_told_so() -> None:
         await requests.named(ClusterLook(api, ""), SPACE, "other")
 
 
+async def test_a_name_of_nothing_that_was_stopped_is_answered_with_what_was() -> None:
+    with pytest.raises(ConfigError) as caught:
+        await requests.resume(cluster(404), SPACE, "trian")
+    assert (caught.value.expected, caught.value.remedy) == ("train", f"kgpu idle resume {SPACE}/NAME")
+    with pytest.raises(ConfigError, match="stopped nothing") as caught:
+        await requests.resume(cluster(404), "other", "train")
+    assert caught.value.remedy == "`kgpu idle -n other` lists what is idle"
+
+
 async def test_an_outage_is_no_missing_right() -> None:
     with pytest.raises(KubeRefusedError):
         await requests.resume(cluster(500), SPACE, "train")

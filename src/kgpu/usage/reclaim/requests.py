@@ -13,11 +13,12 @@ import msgspec
 
 from kgpu.base.advice import Advice, Severity
 from kgpu.base.errors import ConfigError
+from kgpu.base.suggest import one_of
 from kgpu.base.times import stamp_of
 from kgpu.formats import names
 from kgpu.kube.events import ClusterEvents
 from kgpu.kube.kinds import DEPLOYMENTS, JOBS, REPLICA_SETS, STATEFUL_SETS
-from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, Object, Resource, annotations_of
+from kgpu.kube.port import PODS, KubeApi, KubeRefusedError, Object, Resource, annotations_of, name_of
 from kgpu.usage.asked_reclaim import ProcessWord
 from kgpu.usage.reclaim import owners, writing
 from kgpu.usage.reclaim.guards import OF_THE_POLICY, GuardAnswer, GuardFacts, answers, obstacle, span
@@ -235,10 +236,13 @@ async def reclaim(
 
 async def resume(api: KubeApi, space: str, name: str, *, own_namespace: str = "") -> str:
     """Bring a workload back that kgpu has stopped; returns what was. Raises ConfigError and KubeError."""
-    look, unseen = ClusterLook(api, own_namespace), list[str]()
+    look, unseen, stopped = ClusterLook(api, own_namespace), list[str](), list[str]()
     for way, resource in _STOPPED:
         for obj in await _marked(look, resource, space, unseen):
-            if name not in _names_of(obj) or owners.remembered_of(obj)[0] != way:
+            if owners.remembered_of(obj)[0] != way:
+                continue
+            if name not in _names_of(obj):
+                stopped.append(name_of(obj))
                 continue
             target = target_by(way, resource, obj)
             if await writing.resume(api, target, owners.remembered_of(obj)[1]):
@@ -249,7 +253,8 @@ async def resume(api: KubeApi, space: str, name: str, *, own_namespace: str = ""
             )  # fmt: skip
     raise ConfigError(
         f"kgpu has stopped nothing that is called {name} in {space}{_but(unseen)}",
-        f"an object with the annotation {names.RECLAIM_ACTION}", f"`kgpu idle -n {space}` lists what is idle",
+        one_of(name, stopped) if stopped else f"an object with the annotation {names.RECLAIM_ACTION}",
+        f"kgpu idle resume {space}/NAME" if stopped else f"`kgpu idle -n {space}` lists what is idle",
     )  # fmt: skip
 
 
