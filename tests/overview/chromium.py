@@ -19,6 +19,7 @@ from typing import Any, Final
 import pytest
 
 from tests.child import child
+from tests.polling import holds
 
 ANSWER_S: Final = 300
 """Seconds for one command, at the most: a look at thousands of GPUs takes long on a machine with much else to do."""
@@ -80,7 +81,15 @@ class Chromium:
         self.tools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def open(self, url: str) -> None:
+        """Open a page and wait until all of it is there, its style too.
+
+        ChromeDriver itself may return before, where the page's isolation (``Cross-Origin-Opener-Policy``) has it shown
+        by another process than the page before it: on a busy machine one time in three.
+        """
+        self.evaluate("window.left = true")
         self._ask("/url", url=url)
+        loaded = "!window.left && document.readyState === 'complete'"
+        assert holds(lambda: self.evaluate(loaded), seconds=ANSWER_S), f"{url} is not loaded"
 
     def evaluate(self, expression: str) -> Any:
         """The value of an expression of the page; a promise is waited for."""

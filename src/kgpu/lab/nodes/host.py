@@ -285,12 +285,10 @@ class NodeHost:
         return await asyncio.to_thread(usage.document, [node.processes() for node in self.nodes.values()])
 
     def _find_place(self, namespace: str, pod: str) -> PodPlace | LogRefusal:
-        obj = self._pods.objects.get((namespace, pod))
-        node = self.nodes.get(str((obj or {}).get("spec", {}).get("nodeName") or "")) if obj else None
-        if obj is None or node is None:
-            return LogRefusal(404, "pod does not exist")
-        if is_off(node.folder):
-            return _dark(node)
+        hosted = self._hosted(namespace, pod, "pod does not exist")
+        if isinstance(hosted, LogRefusal):
+            return hosted
+        obj, node = hosted
         address = loopback(str((obj.get("status") or {}).get("podIP") or ""), self.folder)
         return PodPlace(uid=str(obj["metadata"]["uid"]), folder=node.folder, address=address)
 
