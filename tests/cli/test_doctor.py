@@ -312,7 +312,7 @@ def test_collect_of_a_host_can_be_looked_at(tmp_path: Path, capsys: Said) -> Non
     file = tmp_path / "node.tar.gz"
     assert main(["kgpu", "collect", "--host", "--root", str(root), "-o", str(file)]) == 0
     out = capsys.readouterr().out
-    assert "1 hosts" in out
+    assert "1 host" in out
     assert f"kgpu doctor --from {file}" in out
     assert main(["kgpu", "doctor", "--from", str(file)]) in (0, 1)
 

@@ -178,6 +178,13 @@ async def test_where_nothing_records_it_is_said_what_to_do(api: PagedApi) -> Non
         await recorded_in(UsageAgents(api, namespace=NAMESPACE, direct=False))
 
 
+async def test_agents_that_have_written_nothing_yet_are_waited_for(api: PagedApi, tmp_path: Path) -> None:
+    api.agent("n1", opened(tmp_path / "a"))
+    with pytest.raises(ConfigError, match="nothing is recorded yet") as refused:
+        await recorded_in(UsageAgents(api, namespace=NAMESPACE, direct=False))
+    assert "ask again in a few minutes" in refused.value.remedy
+
+
 async def test_who_does_not_answer_is_told_beside_what_the_others_have(api: PagedApi, tmp_path: Path) -> None:
     store = opened(tmp_path / "a")
     store.save(lines_of())

@@ -7,7 +7,7 @@ noun in the right form.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 _INSTEAD: Final = "\ufffd"  # by its number: its name needs a table of 1 MiB when this is compiled
@@ -29,6 +29,11 @@ def one_line(text: str, limit: int | None = None) -> str:
 def counted(count: int, one: str, many: str = "") -> str:
     """The number and the noun; ``many`` is its plural where an s is not enough."""
     return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
+def all_counted(counts: Mapping[str, int]) -> str:
+    """Nouns in the plural and how many there are of each, in a row; none of which there are none."""
+    return ", ".join(counted(count, many.removesuffix("s")) for many, count in counts.items() if count)
 
 
 def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -116,13 +116,15 @@ def to_stdout(data: bytes) -> int:
 
 def _report(snapshot: Snapshot, file: str, size: int, left_out: tuple[str, ...]) -> None:
     """Say what is in the archive, and what is not: on stderr where the archive itself goes to stdout."""
+    from kgpu.base.printable import all_counted, counted
     from kgpu.doctor import config_maps
 
     err = file == STDOUT
-    looked = ", ".join(f"{count} {what}" for what, count in snapshot.counts().items() if count)
+    looked = all_counted(snapshot.counts())
     click.echo(f"{'stdout' if err else file}: {size // 1024 + 1} KiB; {looked}", err=err)
     if without := config_maps.left_out(snapshot):
-        words = f"left out: the data of {without} ConfigMaps that no rule of kgpu doctor reads; their keys are in it"
+        maps = counted(without, "ConfigMap")
+        words = f"left out: the data of {maps} that no rule of kgpu doctor reads; their keys are kept"
         click.echo(words, err=err)
     for name in left_out:
         click.echo(f"left out, as it was too large: {name}", err=err)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from kgpu import __version__
-from kgpu.base.printable import counted, one_line
+from kgpu.base.printable import all_counted, one_line
 from kgpu.base.remedy import is_command
 from kgpu.doctor.model import Finding, Level, NodeRow, Report
 from kgpu.doctor.rule import Rule
@@ -59,8 +59,7 @@ def _text(report: Report, width: int, *, verbose: bool) -> Iterator[str]:
 def headline(report: Report, width: int) -> Iterator[str]:
     """The cause; of several the surest, after how many there are and of what. Else what was looked at."""
     real = report.real
-    counts = {"rules": report.checked, **{what: count for what, count in report.looked.items() if count}}
-    looked = ", ".join(counted(count, what.removesuffix("s")) for what, count in counts.items())
+    looked = all_counted({"rules": report.checked, **report.looked})
     if len(real) == 1:
         yield real[0].cause
     elif real:

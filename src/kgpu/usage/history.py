@@ -130,13 +130,23 @@ async def recorded_in(agents: UsageAgents, *, since: int = 0) -> UsageRecording:
         )  # fmt: skip
     if not found.devices:
         agents.check_rights()
-        why = "; ".join(f"{node}: {said}" for node, said in sorted(agents.silent.items())[:3])
-        raise ConfigError(
-            "nothing has recorded what GPUs are used for" + (f" ({why})" if why else ""),
-            f"agents with the role usage in namespace {agents.namespace}",
-            "set the Helm value usage.enabled to true, and wait a few minutes; or give a recording by --from",
-        )
+        raise _nothing_recorded(agents, any_answer=len(pods) > len(agents.silent))
     return found
+
+
+def _nothing_recorded(agents: UsageAgents, *, any_answer: bool) -> ConfigError:
+    if any_answer:
+        return ConfigError(
+            "nothing is recorded yet of what GPUs are used for",
+            "nodes with GPUs, and seven minutes for the first lines: agents write them every five",
+            "ask again in a few minutes; what GPUs do now is shown by `kgpu top`, what is idle by `kgpu idle`",
+        )
+    why = "; ".join(f"{node}: {said}" for node, said in sorted(agents.silent.items())[:3])
+    return ConfigError(
+        "nothing has recorded what GPUs are used for" + (f" ({why})" if why else ""),
+        f"agents with the role usage in namespace {agents.namespace}",
+        "set the Helm value usage.enabled to true, and wait a few minutes; or give a recording by --from",
+    )
 
 
 async def _read_all(agents: UsageAgents, pod: UsagePod, found: UsageRecording, *, since: int, of_all: bool) -> None:

@@ -62,7 +62,7 @@ class GuardFacts:
         """All on which somebody may have written what is to be done: the pods, their owners, and the namespace."""
         chain = self.found.chain if self.found else ()
         target = (self.target.obj,) if isinstance(self.target, StopTarget) else ()
-        return (*self.pods, *chain, *target, *((self.namespace,) if self.namespace else ()))
+        return (*self.pods, *reversed(chain), *target, *((self.namespace,) if self.namespace else ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
