@@ -55,7 +55,7 @@ async def test_who_may_not_look_everywhere_is_told_so() -> None:
 
 async def test_a_name_of_nothing_that_was_stopped_is_answered_with_what_was() -> None:
     with pytest.raises(ConfigError) as caught:
-        await requests.resume(cluster(404), SPACE, "trian")
+        await requests.resume(cluster(404), SPACE, "trane")
     assert (caught.value.expected, caught.value.remedy) == ("train", f"kgpu idle resume {SPACE}/NAME")
     with pytest.raises(ConfigError, match="stopped nothing") as caught:
         await requests.resume(cluster(404), "other", "train")
