@@ -355,3 +355,24 @@ def test_collect_into_a_folder_that_is_not_there(tmp_path: Path, capsys: Said) -
     (root / "proc/sys/kernel/osrelease").write_text("6.8.0\n")
     assert main(["kgpu", "collect", "--host", "--root", str(root), "-o", str(tmp_path / "no/x.tar.gz")]) == 2
     assert "can't write" in capsys.readouterr().err
+
+
+def test_the_way_of_a_pod_is_shown_on_request(broken: str, capsys: Said) -> None:
+    main(["kgpu", "doctor", "pod", "ml/train", "--from", broken, "--trace"])
+    out = capsys.readouterr().out
+    assert out.startswith("Pod ml/train, step by step:\n  1 admitted")
+    main(["kgpu", "doctor", "pod", "ml/train", "--from", broken, "--trace", "-o", "json"])
+    assert [row["step"] for row in json.loads(capsys.readouterr().out)["trace"]][-1] == "computing"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--trace"], "not of a cluster"), (["node", "n1", "--trace"], "not of Node n1"),
+        (["pod", "ml/train", "--trace", "-o", "sarif"], "-o sarif has no place for --trace"),
+        (["pod", "ml/train", "--trace", "--watch"], "--watch has no place for --trace"),
+    ],
+)  # fmt: skip
+def test_only_a_pod_has_a_way(words: list[str], why: str, broken: str, capsys: Said) -> None:
+    assert main(["kgpu", "doctor", "--from", broken, *words]) == 2
+    assert why in capsys.readouterr().err

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kgpu.cli.main import main
 from kgpu.formats import names
 from kgpu.hw.simulator import operate
 from kgpu.lab.embedded.lab import EmbeddedLab
@@ -162,6 +163,45 @@ def test_b34_d93_describe_shows_the_gpu(lab: EmbeddedLab) -> None:
 def test_b105_capacity_and_allocatable_of_all_nodes(lab: EmbeddedLab) -> None:
     found = offered(lab)
     assert (len(found), found.pop(NODE), set(found.values())) == (2, ("1", "1"), {("", "")})
+
+
+def test_c04_a_pods_six_steps_with_the_very_gpu_that_its_program_sees(
+    lab: EmbeddedLab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sh", "-c", "nvidia-smi -L; sleep infinity"]
+    container = {"name": "c", "image": "nvidia/cuda:12.4.1-base-ubuntu22.04", "command": words,
+                 "resources": {"limits": {GPU: 1}}}  # fmt: skip
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "traced"}, "spec": {"containers": [container]}}
+    lab.kubectl_run("apply", "-f", "-", stdin=json.dumps(pod))
+    try:
+        kubectl(lab, "wait", "--for=condition=Ready", "pod/traced", f"--timeout={WAIT_S:.0f}s")
+        until(lab, lambda: "UUID" in kubectl(lab, "logs", "traced"), "the program has looked")
+        seen = kubectl(lab, "logs", "traced").partition("UUID: ")[2].partition(")")[0]
+
+        def steps() -> dict[str, Object]:
+            main(
+                [
+                    "kgpu",
+                    "doctor",
+                    "pod",
+                    "default/traced",
+                    "--trace",
+                    "-o",
+                    "json",
+                    "--kubeconfig",
+                    str(lab.kubeconfig),
+                ]
+            )
+            return {row["step"]: row for row in json.loads(capsys.readouterr().out)["trace"]}
+
+        until(lab, lambda: seen in steps()["allocated"]["said"], "the kubelet's own file has the GPU")
+        found = steps()
+        assert list(found) == ["admitted", "scheduled", "allocated", "devices injected", "started", "computing"]
+        assert [row["state"] for row in found.values()] == ["done"] * 5 + ["unknown"]
+        assert NODE in found["scheduled"]["said"]
+        assert all(row["evidence"] for row in found.values())
+    finally:
+        kubectl(lab, "delete", "pod", "traced", "--now")
 
 
 def test_a83_a84_a87_a88_one_gpu_shared_by_ten(shared: EmbeddedLab) -> None:

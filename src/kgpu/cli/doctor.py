@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 EXAMPLES: Final = """
 kgpu doctor
 kgpu doctor pod ml/train-0
+kgpu doctor pod ml/train-0 --trace
 kgpu doctor node gpu-1
 kgpu doctor -n ml
 kgpu doctor deployment ml/serve --from cluster.yaml
@@ -60,6 +61,8 @@ _SHOWN: Final = "node N, pod NS/NAME, deployment NS/NAME, job NS/NAME, statefuls
 @click.option("--explain", "explain_id", default="", is_flag=False, flag_value=ALL, metavar="[ID]",
               shell_complete=_complete.rules,
               help="Tell about a rule, with an example, and look at nothing; without ID: which there are.")  # fmt: skip
+@click.option("--trace", is_flag=True,
+              help="Of a pod also its way to its devices: six steps, each with its proof.")  # fmt: skip
 @click.option("-w", "--watch", is_flag=True, help="Look again every --interval seconds; a line for what has changed.")
 @click.option("--interval", type=click.FloatRange(min=1), default=15.0, show_default=True, help="For --watch.")
 @click.option("-v", "--verbose", is_flag=True, help="Tell all that was not looked at, also where it changes nothing.")
@@ -68,7 +71,8 @@ _SHOWN: Final = "node N, pod NS/NAME, deployment NS/NAME, job NS/NAME, statefuls
 @click.pass_context
 def doctor(
     context: click.Context, *, target: tuple[str, ...], namespace: str, path: str, files: tuple[str, ...],
-    host: bool, root: str, explain_id: str, watch: bool, interval: float, verbose: bool, kubeconfig: str, output: str,
+    host: bool, root: str, explain_id: str, trace: bool, watch: bool, interval: float, verbose: bool, kubeconfig: str,
+    output: str,
 ) -> None:  # fmt: skip
     """Say why GPU pods, nodes or the cluster do not work: the cause, the proof, and what to do.
 
@@ -83,8 +87,8 @@ def doctor(
         path, target = path or STDIN, ()
     if files:
         check_kubeconfig(context, kubeconfig)
-        if target or host or watch:
-            raise ConfigError("-f beside an object, --host or --watch", "one of them", "leave the other out")
+        if target or host or watch or trace:
+            raise ConfigError("-f beside an object, --host, --trace or --watch", "one of them", "leave the other out")
         from kgpu.cli._doctor_file import look_at_file, print_would_run
 
         space = namespace or ("default" if path else context_namespace(kubeconfig))
@@ -97,13 +101,15 @@ def doctor(
         raise ConfigError("-n beside --host: a machine is in no namespace", "one of them", "leave -n out")
     check_kubeconfig(context, kubeconfig)
     wanted = parse_target(target, namespace, lambda: "default" if path or host else context_namespace(kubeconfig))
+    if trace:
+        _check_traced(wanted, "--watch" if watch else "-o sarif" if output == "sarif" else "")
     where = (wanted, path, kubeconfig, root if host else "", wanted.namespace if wanted else namespace)
     if watch:
         from kgpu.cli._doctor_watch import DoctorWatch
 
         watching = DoctorWatch(lambda: look(*where), output, width(), verbose=verbose)
         raise click.exceptions.Exit(watching.until_interrupted(interval))
-    report = run_async(look(*where))
+    report = run_async(look(*where, traced=trace))
     click.echo(shown(report, output, verbose=verbose))
     raise click.exceptions.Exit(report.exit_code)
 
@@ -168,8 +174,22 @@ def _data(data: object, output: str) -> str:
     raise ConfigError(f"--explain has no form {output}", "text, json or yaml", "leave -o out")
 
 
-async def look(wanted: Subject | None, path: str, kubeconfig: str, root: str, namespace: str = "") -> Report:
-    """Look once; at a namespace alone where no object of it is wanted, or where no more may be read.
+def _check_traced(wanted: Subject | None, beside: str) -> None:
+    """Raises ConfigError for what has no steps, and for an option that has no place for them."""
+    if beside:
+        raise ConfigError(f"{beside} has no place for --trace", "one of them", "leave the other out")
+    if wanted is None or wanted.kind != "Pod":
+        raise ConfigError(
+            f"--trace shows the way of a pod, not of {wanted or 'a cluster'}", "a pod",
+            "name one, kgpu doctor pod NAMESPACE/NAME --trace; `kubectl get pods` lists them",
+        )  # fmt: skip
+
+
+async def look(
+    wanted: Subject | None, path: str, kubeconfig: str, root: str, namespace: str = "", *, traced: bool = False
+) -> Report:  # fmt: skip
+    """Look once; at a namespace alone where no object of it is wanted, or where no more may be read. ``traced``: with
+    the steps of the pod that is wanted.
 
     Raises UserError when nothing can be seen, or what was named is not there.
     """
@@ -187,9 +207,17 @@ async def look(wanted: Subject | None, path: str, kubeconfig: str, root: str, na
         report = diagnose(snapshot, target=wanted, namespace=namespace)
         if not report.real:
             check_root(snapshot, root)
-        return report
+        return _traced(report, snapshot, wanted) if traced and wanted is not None else report
     finally:
         gc.enable()
+
+
+def _traced(report: Report, snapshot: Snapshot, wanted: Subject) -> Report:
+    from dataclasses import replace
+
+    from kgpu.doctor.trace import trace
+
+    return replace(report, trace=trace(snapshot, snapshot.pods[(wanted.namespace, wanted.name)]))
 
 
 async def snapshot_of(

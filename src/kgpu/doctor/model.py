@@ -255,6 +255,35 @@ class Missing:
         return {key: value for key in ("what", "why", "how", "slight") if (value := getattr(self, key))}
 
 
+class StepState(enum.StrEnum):
+    """``NOT_ASKED``: the pod does not want it. ``UNKNOWN``: nothing that was seen says. ``LATER``: its turn comes."""
+
+    DONE = "done"
+    NOT_ASKED = "not asked for"
+    WAITS = "waits"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    LATER = "later"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceStep:
+    """One step of a pod's way to its accelerators, what is known of it, and the proof."""
+
+    name: str
+    state: StepState
+    said: str
+    evidence: tuple[Evidence, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "said", one_line(cleaned(self.said), MAX_VALUE))
+
+    def data(self) -> dict[str, Any]:
+        """As JSON."""
+        cited = [one.data() for one in self.evidence]
+        return {"step": self.name, "state": self.state.value, "said": self.said, "evidence": cited}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """All that was found, roots first; ``checked`` counts the rules that were asked."""
@@ -267,6 +296,8 @@ class Report:
     """How many objects of which kind were looked at."""
     stuck: int = 0
     """Pods with accelerators that do not run, and nodes with some that are not Ready, whatever is told of them."""
+    trace: tuple[TraceStep, ...] = ()
+    """The way of the one pod that was asked for, where that was wanted."""
 
     @property
     def real(self) -> tuple[Finding, ...]:
@@ -300,7 +331,7 @@ class Report:
 
     def data(self) -> dict[str, Any]:
         """The form of ``-o json`` and ``-o yaml``."""
-        return {
+        document = {
             "findings": [one.data() for one in self.findings],
             "missing": [one.data() for one in self.missing],
             "checked": self.checked,
@@ -308,6 +339,7 @@ class Report:
             "exit_code": self.exit_code,
             "looked": self.looked,
         }
+        return document | ({"trace": [step.data() for step in self.trace]} if self.trace else {})
 
 
 def folded(root: Finding, under: tuple[Finding, ...]) -> Finding:

@@ -47,6 +47,7 @@ def as_text(report: Report, width: int = 100, *, verbose: bool = False) -> str:
 
 def _text(report: Report, width: int, *, verbose: bool) -> Iterator[str]:
     findings = report.findings
+    yield from _trace(report, width)
     yield from headline(report, width)
     for one in findings[:MAX_FINDINGS]:
         yield ""
@@ -54,6 +55,21 @@ def _text(report: Report, width: int, *, verbose: bool) -> Iterator[str]:
     if len(findings) > MAX_FINDINGS:
         yield f"\n… and {len(findings) - MAX_FINDINGS} more: -o json has them all"
     yield from _missing(report, width, verbose=verbose)
+
+
+def _trace(report: Report, width: int) -> Iterator[str]:
+    """A pod's way, a line for each step, with the proof below it."""
+    if not report.trace:
+        return
+    yield f"{report.scope}, step by step:"
+    name = max(len(step.name) for step in report.trace)
+    state = max(len(step.state) for step in report.trace)
+    for number, step in enumerate(report.trace, 1):
+        head = f"{number} {step.name.ljust(name)}  {step.state.ljust(state)}  {step.said}".rstrip()
+        yield from _wrapped(head, width, "  ", "      ")
+        for row in step.evidence[:MAX_EVIDENCE]:
+            yield from _wrapped(str(row), width, "      ")
+    yield ""
 
 
 def headline(report: Report, width: int) -> Iterator[str]:
@@ -153,10 +169,11 @@ def _table(rows: tuple[NodeRow, ...], width: int) -> Iterator[str]:
             yield from _wrapped(one_line(cleaned(reason)), width, "      - ")
 
 
-def _wrapped(text: str, width: int, before: str) -> Iterator[str]:
+def _wrapped(text: str, width: int, before: str, after: str | None = None) -> Iterator[str]:
+    """``before`` begins the first line, ``after`` the others: as many blanks where it is not given."""
     import textwrap
 
-    after = " " * len(before)
+    after = " " * len(before) if after is None else after
     lines = textwrap.wrap(text, max(width, 40), initial_indent=before, subsequent_indent=after, break_long_words=False)
     yield from lines or [before]
 
