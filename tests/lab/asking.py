@@ -17,6 +17,7 @@ from kgpu.lab.nodes import apiserver
 
 _PATHS: Final = {
     "node": "/api/v1/nodes",
+    "persistentvolumeclaim": "/api/v1/namespaces/{}/persistentvolumeclaims",
     "pod": "/api/v1/namespaces/{}/pods",
     "configmap": "/api/v1/namespaces/{}/configmaps",
     "daemonset": "/apis/apps/v1/namespaces/{}/daemonsets",

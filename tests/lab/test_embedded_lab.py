@@ -13,6 +13,7 @@ import pytest
 
 from kgpu.base.errors import LabError, UserError
 from kgpu.lab import find, folders, processes, reset
+from kgpu.lab.common import VOLUMES_FOLDER
 from kgpu.lab.embedded import model
 from kgpu.lab.embedded.lab import EmbeddedLab
 from kgpu.lab.embedded.model import FirstNode
@@ -131,6 +132,7 @@ def test_kept_data_is_there_after_a_crash_and_after_down(kubectl: str, tmp_path:
     try:
         lab.up()
         assert lab.kubectl_run("create", "configmap", "one").returncode == 0
+        (lab.folder / VOLUMES_FOLDER / "pvc-1").mkdir()
         kill_server(lab)
         lab.up()
         assert "one" in names(lab, "configmaps")
@@ -138,6 +140,7 @@ def test_kept_data_is_there_after_a_crash_and_after_down(kubectl: str, tmp_path:
         assert data.is_dir()
         lab.up()
         assert "one" in names(lab, "configmaps")
+        assert (lab.folder / VOLUMES_FOLDER / "pvc-1").is_dir()
     finally:
         lab.down()
 

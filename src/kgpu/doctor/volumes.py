@@ -15,10 +15,10 @@ from kgpu.doctor.objects import Obj, plain
 from kgpu.doctor.snapshot import Snapshot
 from kgpu.doctor.waiting import Waiting
 from kgpu.fit.filters_volume import BINDING, RESTRICTIONS
+from kgpu.formats import names
 
 CLAIM: Final = "PersistentVolumeClaim"
 _CLASS: Final = "StorageClass"
-_DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"
 _BY_HAND: Final = "kubernetes.io/no-provisioner"
 
 
@@ -113,14 +113,16 @@ def _unbound(snapshot: Snapshot, claim: Obj) -> tuple[str, tuple[Evidence, ...],
             (asks, cited_classes, *quoted), (Remedy("kubectl get storageclass"), step),
         )  # fmt: skip
     none = claim.at("spec.storageClassName") is None and not name and snapshot.knows(_CLASS)
-    if none and not any(storage_class.annotations.get(_DEFAULT) == "true" for storage_class in classes.values()):
+    if none and not any(
+        storage_class.annotations.get(names.DEFAULT_STORAGE_CLASS) == "true" for storage_class in classes.values()
+    ):
         first = next(iter(sorted(classes)), "CLASS")
         which = "" if classes else ", with its name in place of CLASS"
         return (
             "it names no storage class, and the cluster has no default one", (asks, cited_classes, *quoted),
             (
                 Remedy("name a class in the claim, or make one the default{}:", which),
-                Remedy("kubectl annotate storageclass {} {}=true", first, _DEFAULT),
+                Remedy("kubectl annotate storageclass {} {}=true", first, names.DEFAULT_STORAGE_CLASS),
             ),
         )  # fmt: skip
     if event is not None:

@@ -198,8 +198,11 @@ TAINT_PID_PRESSURE: Final = "node.kubernetes.io/pid-pressure"
 TAINT_NETWORK_UNAVAILABLE: Final = "node.kubernetes.io/network-unavailable"
 TAINT_OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 
-# The lab's stand-in for a volume provisioner
-LAB_PROVISIONER: Final = "kgpu.dev/placeholder"
+LAB_PROVISIONER: Final = "kgpu.dev/local"
+"""Who makes the embedded lab's volumes: the name of the StorageClass's provisioner and of the volumes' driver."""
+LAB_STORAGE_CLASS: Final = "standard"
+"""The lab's default StorageClass, named as kind's and minikube's are."""
+DEFAULT_STORAGE_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 LABEL_INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 LABEL_INSTANCE_TYPE_BETA: Final = "beta.kubernetes.io/instance-type"
 LABEL_REGION: Final = "topology.kubernetes.io/region"

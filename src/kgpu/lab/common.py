@@ -18,7 +18,10 @@ FIRST_NODE: Final = "gpu-node-1"
 EMBEDDED_STATE: Final = "embedded.json"
 REAL_STATE: Final = "lab.json"
 """The state file in a lab's folder; its name tells which kind of lab is there."""
-_MANAGER: Final = "kgpu-lab"
+MANAGER: Final = "kgpu-lab"
+"""Who the lab's own objects say that they are managed by."""
+VOLUMES_FOLDER: Final = "volumes"
+"""In the lab's folder: a folder for each persistent volume of the lab's own StorageClass."""
 KUBECTL_APPLY: Final = ("apply", "-f", str(OBJECTS))
 """kubectl's arguments that create the objects; ``apply_objects`` does the same without kubectl."""
 
@@ -48,4 +51,4 @@ async def apply_objects(api: KubeApi) -> None:
         text = json.dumps(obj, separators=(",", ":"), sort_keys=True) + "\n"
         obj["metadata"].setdefault("annotations", {})[LAST_APPLIED] = text
         resource = Resource(group, version, f"{kind.lower()}s", kind, namespaced=kind not in cluster_wide)
-        await api.apply(resource, obj, manager=_MANAGER)
+        await api.apply(resource, obj, manager=MANAGER)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from kgpu.base.plain import items, mapping, text
 from kgpu.base.printable import one_line
 from kgpu.fit import ClusterSnapshot, PodView, free_volumes
 from kgpu.fit.model import VolumeClaimView, VolumeView
 from kgpu.fit.snapshot import NodeState
+from kgpu.formats.names import DEFAULT_STORAGE_CLASS
 
 Object = Mapping[str, Any]
-DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 
 
 class VolumeBook:
@@ -120,7 +120,7 @@ def with_class(claim: Object, classes: Iterable[Object]) -> Object:
     spec = mapping(claim.get("spec"))
     if spec.get("storageClassName") is not None or text(spec.get("volumeName")):
         return claim
-    found = [one for one in classes if _annotations(one).get(DEFAULT_CLASS) == "true"]
+    found = [one for one in classes if _annotations(one).get(DEFAULT_STORAGE_CLASS) == "true"]
     newest = max(found, key=lambda one: text(mapping(one.get("metadata")).get("creationTimestamp")), default=None)
     if newest is None:
         return claim

@@ -68,18 +68,18 @@ def phase(lab: Whole, name: str) -> str:
     return str((lab.get(VOLUME_CLAIMS, name) or {})["status"]["phase"])
 
 
-async def test_a_volume_is_made_for_a_claim_of_the_placeholder_alone(lab: Whole) -> None:
-    for name, provisioner in (("ours", "kgpu.dev/placeholder"), ("theirs", "csi.example.org")):
+async def test_a_volume_is_made_for_a_claim_of_the_labs_own_provisioner_alone(lab: Whole) -> None:
+    for name, provisioner in (("ours", "kgpu.dev/local"), ("theirs", "csi.example.org")):
         await lab.create(STORAGE_CLASSES, {"metadata": {"name": name}, "provisioner": provisioner})
 
     await claim(lab, "a", "theirs")
     await claim(lab, "b", "")
     await claim(lab, "c", "ours")
-    await lab.until(lambda: phase(lab, "c") == "Bound", "the placeholder's volume")
+    await lab.until(lambda: phase(lab, "c") == "Bound", "the lab's volume")
     assert [phase(lab, name) for name in "ab"] == ["Pending", "Pending"]
     (volume,) = await lab.all(VOLUMES)
     assert volume["spec"]["claimRef"]["name"] == "c"
-    assert volume["spec"]["hostPath"]["type"] == "DirectoryOrCreate"
+    assert volume["spec"]["csi"] == {"driver": "kgpu.dev/local", "volumeHandle": volume["metadata"]["name"]}
 
 
 async def test_a_volume_that_somebody_made_is_bound_to_a_claim_that_it_fits(lab: Whole) -> None:

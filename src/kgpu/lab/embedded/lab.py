@@ -27,7 +27,7 @@ from kgpu.base import signals
 from kgpu.base.errors import LabError
 from kgpu.base.typed import decode
 from kgpu.lab import lock, operator, processes
-from kgpu.lab.common import FIRST_NODE, labs_root
+from kgpu.lab.common import FIRST_NODE, VOLUMES_FOLDER, labs_root
 from kgpu.lab.embedded import model, ready
 from kgpu.lab.embedded.model import DEFAULT_PROFILE, EmbeddedState, FirstNode
 from kgpu.lab.embedded.server import HOST, LOCK_FILE, reserve
@@ -48,7 +48,7 @@ _NODE_S: Final = 120.0
 _LOCK_S: Final = 180.0
 _END_S: Final = 10.0  # for a process to end by itself, then it is killed
 _MODULES: Final = ("uvicorn", "httptools", "cryptography", "cel_expr_python")
-_OWN: Final = ("pki", "logs", "nodes", "kubeconfig", "tokens.csv", LOCK_FILE)
+_OWN: Final = ("pki", "logs", "nodes", "kubeconfig", "tokens.csv", LOCK_FILE, VOLUMES_FOLDER)
 
 
 class EmbeddedLab:
@@ -135,6 +135,7 @@ class EmbeddedLab:
         if self._operator:  # before anything that can be interrupted
             give_to_operator(self.nodes)
         self.logs.mkdir(parents=True, exist_ok=True)
+        self._keep_volumes(data)
         command = [sys.executable, "-m", "kgpu.lab.embedded.server", "--dir", str(self.folder), "--name", self.name]
         command += ["--port", str(state.port), *(["--data", data] if data else [])]
         command += ["--feature-gates", state.gates] if state.gates else []
@@ -143,6 +144,15 @@ class EmbeddedLab:
         model.save(self.folder, state)
         self._wait_for_api(process)
         return state
+
+    def _keep_volumes(self, data: str) -> None:
+        """With the objects go what their volumes have: both are where ``--data`` says."""
+        place = self.folder / VOLUMES_FOLDER
+        if data:
+            kept = Path(data) / VOLUMES_FOLDER
+            kept.mkdir(parents=True, exist_ok=True)
+            if not place.is_symlink() and not place.exists():
+                place.symlink_to(kept)
 
     def _start_nodes(self, state: EmbeddedState) -> None:
         """The lab's own objects, its first node if that is missing, and the host of all nodes if there are any."""

@@ -11,20 +11,32 @@ from typing import Final
 from kgpu.base.errors import LabError
 from kgpu.formats.names import (
     AMD_RESOURCE_PREFIX,
+    DEFAULT_STORAGE_CLASS,
     GAUDI_RESOURCE,
     INTEL_RESOURCE_PREFIX,
+    LAB_PROVISIONER,
+    LAB_STORAGE_CLASS,
     LABEL_AMD_GPU_PRODUCT_NAME,
     LABEL_GAUDI_PRESENT,
     LABEL_GPU_PRODUCT,
     LABEL_INTEL_FEATURE_GPU,
     NVIDIA_DOMAIN,
 )
+from kgpu.kube.kinds import STORAGE_CLASSES
 from kgpu.kube.port import NODES, KubeApi, Object
 from kgpu.lab import common
 from kgpu.lab.nodes import manage
 
 _POLL_S: Final = 0.1
 _RESOURCES: Final = (f"{NVIDIA_DOMAIN}/", AMD_RESOURCE_PREFIX, GAUDI_RESOURCE, INTEL_RESOURCE_PREFIX)
+_CLASS: Final[Object] = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {"name": LAB_STORAGE_CLASS, "annotations": {DEFAULT_STORAGE_CLASS: "true"}},
+    "provisioner": LAB_PROVISIONER,
+    "reclaimPolicy": "Delete",
+    "volumeBindingMode": "WaitForFirstConsumer",
+}
 _PRODUCTS: Final = (LABEL_GPU_PRODUCT, LABEL_AMD_GPU_PRODUCT_NAME, LABEL_GAUDI_PRESENT, LABEL_INTEL_FEATURE_GPU)
 
 
@@ -37,6 +49,7 @@ async def _apply(kubeconfig: Path) -> None:
     api = _connect(kubeconfig)
     try:
         await common.apply_objects(api)
+        await api.apply(STORAGE_CLASSES, _CLASS, manager=common.MANAGER)
     finally:
         await api.close()
 

@@ -228,7 +228,7 @@ def assemble(settings: ServerSettings, port: int, pki: tls.Pki) -> ServerParts:
         issuer=known, address=place,
     )  # fmt: skip
     roles = _roles(
-        core, used, pki.ca.read_text("ascii"), settings.event_ttl, taint_rules=TAINT_RULES_GATE in settings.gates
+        core, used, pki.ca.read_text("ascii"), settings, taint_rules=TAINT_RULES_GATE in settings.gates
     )  # fmt: skip
     return ServerParts(app=App(served, known, others), core=core, roles=roles)
 
@@ -241,7 +241,7 @@ def _counts(store: Any, kinds: Any) -> dict[str, int]:
 
 
 def _roles(
-    core: ApiCore, used: UsageApi, root_ca: str, event_ttl: float, *, taint_rules: bool
+    core: ApiCore, used: UsageApi, root_ca: str, settings: ServerSettings, *, taint_rules: bool
 ) -> dict[str, RoleFunction]:
     from kgpu.lab.embedded.bootstrap import USER
     from kgpu.lab.embedded.core.expiring import Expiring
@@ -251,10 +251,12 @@ def _roles(
         return LocalApi(core, USER, manager=manager, usage=used)
 
     async def controllers(handle: RoleHandle) -> None:
+        from kgpu.lab.common import VOLUMES_FOLDER
         from kgpu.lab.embedded.controllers import run
 
         handle.running()
-        await run.run(local("kube-controller-manager"), root_ca=root_ca, taint_rules=taint_rules)
+        volumes = settings.folder / VOLUMES_FOLDER
+        await run.run(local("kube-controller-manager"), root_ca=root_ca, taint_rules=taint_rules, volumes=volumes)
 
     async def scheduler(handle: RoleHandle) -> None:
         from kgpu.lab.embedded.scheduler import run
@@ -262,7 +264,7 @@ def _roles(
         handle.running()
         await run.run(local("kube-scheduler"), taint_rules=taint_rules)
 
-    ends = Expiring(core.store, event_ttl)
+    ends = Expiring(core.store, settings.event_ttl)
 
     async def events(handle: RoleHandle) -> None:
         handle.running()

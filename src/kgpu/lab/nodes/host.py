@@ -23,6 +23,7 @@ from kgpu.base.files import write_atomic
 from kgpu.base.inotify import CONTENT, Inotify
 from kgpu.formats.names import NODE_HOST_LABEL
 from kgpu.kube.port import NODES, PODS, Change, KubeApi, Object
+from kgpu.lab.common import VOLUMES_FOLDER
 from kgpu.lab.nodes import agents, container_processes, driver_programs, host_folder, reboot, runtime, starter
 from kgpu.lab.nodes.addresses import PodAddresses, loopback
 from kgpu.lab.nodes.feed import ObjectFeed
@@ -105,6 +106,7 @@ class NodeHost:
             kubeconfig=self._kubeconfig, boot=boot_id(BOOT_ID) or UNKNOWN_BOOT, labels=self._labels_of,
             registrations=asyncio.Semaphore(REGISTRATIONS), starts=asyncio.Semaphore(STARTS),
             pods_known=self._pods.synced, service_env=self._service_env, mark={NODE_HOST_LABEL: self._mark},
+            volumes=self.folder.parent / VOLUMES_FOLDER,
         )  # fmt: skip
         services: list[asyncio.Task[Any]] = [
             asyncio.create_task(work)

@@ -62,6 +62,7 @@ class HostServices:
     pods_known: asyncio.Event  # set once every pod of the API server was told
     service_env: Mapping[str, str]
     mark: Mapping[str, str]  # labels by which the Nodes of this host are known again
+    volumes: Path  # the folder of the lab's persistent volumes
 
 
 class SimNode:
@@ -106,7 +107,7 @@ class SimNode:
             machine=machine.of_node(
                 folder, sockets, gpus=spec.has_gpus, container_driver=spec.driver == CONTAINER_DRIVER
             ), service_env=shared.service_env,
-            scale=spec.time_scale, slots=shared.starts, boot=lambda: self.boot,
+            scale=spec.time_scale, slots=shared.starts, boot=lambda: self.boot, shared=shared.volumes,
         )  # fmt: skip
 
     # --- life ---

@@ -18,7 +18,7 @@ from kgpu.formats.cdi import Spec, parse_spec
 from kgpu.formats.names import CDI_ANNOTATION_PREFIX, ENV_LAB_POD_ADDRESS, ENV_LAB_POD_IP
 from kgpu.kube.port import Object
 from kgpu.lab import samples
-from kgpu.lab.nodes import boots, driver_image, environment, kgpu_image, volumes
+from kgpu.lab.nodes import boots, driver_image, environment, kgpu_image, persistent, volumes
 from kgpu.lab.nodes.context import TOKEN_S, NodeContext
 from kgpu.lab.nodes.folder import REBOOT
 from kgpu.lab.nodes.oci import CdiError, OciConfig, allocate, cdi_names, inject
@@ -144,7 +144,7 @@ async def start(node: NodeContext, state: PodState, container: PodContainer, cla
     network_env = {ENV_LAB_POD_ADDRESS: node.loopback(state.pod_ip), ENV_LAB_POD_IP: state.pod_ip}
     config = replace(config, env={**kgpu_image.without_machines_own(config.env), **network_env})
     try:
-        mounts = volumes.mounts(spec, places, config.env)
+        mounts = volumes.mounts(spec, places, config.env, volumes.read_only(state.pod))
     except (volumes.VolumeError, OSError) as error:
         raise StartTroubleError(CONFIG_ERROR, error.what if isinstance(error, LabError) else str(error)) from error
     args = environment.command(spec, sample.entrypoint, sample.command, config.env)
@@ -199,7 +199,7 @@ async def make_volumes(node: NodeContext, state: PodState, facts: dict[str, str]
     try:
         return volumes.write(
             pod, folder, objects=fetched, facts=facts, allocatable=node.allocatable(), token=token,
-            host=node.machine.find,
+            host=node.machine.find, persistent=await persistent.places(node, pod),
         )  # fmt: skip
     except volumes.VolumeError as error:
         raise StartTroubleError(CREATING, error.what, event="FailedMount") from error

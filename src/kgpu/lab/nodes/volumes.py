@@ -51,11 +51,18 @@ def _references(volume: Object) -> Iterator[tuple[Ref, bool]]:
 def write(
     pod: Object, folder: Path, *, objects: Mapping[Ref, Object | None], facts: Mapping[str, str],
     allocatable: Mapping[str, str], token: str = "", host: Callable[[str], Path] = Path,
+    persistent: Mapping[str, Path] | None = None,
 ) -> dict[str, Path]:  # fmt: skip
-    """Make every volume below ``folder``: name to path. ``host`` finds the host's. Raises VolumeError, OSError."""
+    """Make every volume below ``folder``: name to path. ``host`` finds the host's; ``persistent`` are there already.
+
+    Raises VolumeError, OSError.
+    """
     paths: dict[str, Path] = {}
     for volume in pod["spec"].get("volumes") or ():
         name = plain_name(volume["name"])
+        if persistent and name in persistent:
+            paths[name] = persistent[name]
+            continue
         if "hostPath" in volume:
             paths[name] = host(volume["hostPath"]["path"])
             if volume["hostPath"].get("type") == "DirectoryOrCreate":
@@ -70,6 +77,12 @@ def write(
             ):
                 _put(place, path, data)
     return paths
+
+
+def read_only(pod: Object) -> frozenset[str]:
+    """The volumes of claims that the pod takes read-only, wherever they are mounted."""
+    volumes = pod["spec"].get("volumes") or ()
+    return frozenset(one["name"] for one in volumes if (one.get("persistentVolumeClaim") or {}).get("readOnly"))
 
 
 def forget_memory(pod: Object, folder: Path) -> None:
@@ -144,8 +157,11 @@ def _files(
         yield source[TOKEN].get("path") or "token", token.encode()
 
 
-def mounts(container: Object, places: Mapping[str, Path], env: Mapping[str, str]) -> tuple[CdiMount, ...]:
-    """The container's volume mounts as bind mounts; ``env`` is its environment, for ``subPathExpr``.
+def mounts(
+    container: Object, places: Mapping[str, Path], env: Mapping[str, str], unwritable: frozenset[str] = frozenset()
+) -> tuple[CdiMount, ...]:
+    """The container's volume mounts as bind mounts; ``env`` is its environment, for ``subPathExpr``. ``unwritable``:
+    volumes that are read-only wherever they are mounted.
 
     Raises VolumeError for a subPath outside, OSError.
     """
@@ -156,7 +172,7 @@ def mounts(container: Object, places: Mapping[str, Path], env: Mapping[str, str]
             continue
         if sub := _sub(row, env):
             place = _sub_path(container, row, place, sub)
-        options: Any = ("ro",) if row.get("readOnly") else ()
+        options: Any = ("ro",) if row.get("readOnly") or row["name"] in unwritable else ()
         bind_mounts.append(CdiMount(host_path=str(place), container_path=row["mountPath"], options=options))
     return tuple(bind_mounts)
 

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from kgpu.base.advice import Advice
@@ -45,12 +46,17 @@ _STOP: Final = 5.0  # seconds for all of them to end
 
 
 def controllers(
-    cluster: ControllerContext, *, root_ca: str = "", node_grace: float = GRACE, taint_rules: bool = False
+    cluster: ControllerContext,
+    *,
+    root_ca: str = "",
+    node_grace: float = GRACE,
+    taint_rules: bool = False,
+    volumes: Path | None = None,
 ) -> list[ObjectController]:
     """All of them, not yet running.
 
     ``root_ca`` (PEM) is the API server's CA for pods; ``node_grace`` the seconds of silence after which a node's state
-    is unknown; ``taint_rules``: DeviceTaintRules are served.
+    is unknown; ``taint_rules``: DeviceTaintRules are served. ``volumes``: the folder of the lab's own volumes.
     """
     kinds = ServedKinds(cluster)
     return [
@@ -70,7 +76,7 @@ def controllers(
         HorizontalController(cluster, kinds),
         DisruptionController(cluster),
         QuotaController(cluster, kinds),
-        VolumeController(cluster),
+        VolumeController(cluster, volumes),
         ResourceClaimController(cluster),
         NodeLifecycleController(cluster, grace=node_grace),
         NodeTtlController(cluster),
@@ -88,6 +94,7 @@ async def run(
     root_ca: str = "",
     node_grace: float = GRACE,
     taint_rules: bool = False,
+    volumes: Path | None = None,
     now: Callable[[], dt.datetime] = wall_clock,
 ) -> None:
     """Run all controllers against ``api`` until cancelled; ``now`` is the wall clock, in UTC. See ``controllers``."""
@@ -101,7 +108,9 @@ async def run(
     roles: dict[str, RoleFunction] = {"event-recorder": record}
     roles |= {
         controller.name: controller.run
-        for controller in controllers(cluster, root_ca=root_ca, node_grace=node_grace, taint_rules=taint_rules)
+        for controller in controllers(
+            cluster, root_ca=root_ca, node_grace=node_grace, taint_rules=taint_rules, volumes=volumes
+        )
     }
     try:
         for name, function in roles.items():

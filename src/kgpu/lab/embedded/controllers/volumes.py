@@ -1,12 +1,16 @@
-"""PersistentVolumeClaims in the simplest form: a fitting volume is bound, or one of kgpu's own class is created.
+"""PersistentVolumeClaims: a fitting volume is bound, or one of the lab's own provisioner is created.
 
-A StorageClass whose provisioner is ``LAB_PROVISIONER`` needs no provisioner: its volumes are folders that are never
-read, bound at once or when the first pod has a node, by the volumeBindingMode. The lab itself has no class.
+A StorageClass whose provisioner is ``LAB_PROVISIONER`` needs no other: its volumes are folders of the lab, which all
+its nodes have, bound at once or when the first pod has a node, by the volumeBindingMode. A folder goes with its volume
+where the class says Delete.
 """
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 from kgpu.base.quantity import Quantity
@@ -60,7 +64,7 @@ def best_volume(volumes: Iterable[Object], claim: Object) -> Object | None:
 
 
 def new_volume(claim: Object, storage_class: Object) -> Object:
-    """A volume of the placeholder provisioner for the claim."""
+    """A volume of the lab's own provisioner for the claim."""
     name = f"pvc-{uid_of(claim)}"
     spec = spec_of(claim)
     return {
@@ -71,7 +75,7 @@ def new_volume(claim: Object, storage_class: Object) -> Object:
             "volumeMode": spec.get("volumeMode", "Filesystem"),
             "persistentVolumeReclaimPolicy": storage_class.get("reclaimPolicy", "Delete"),
             "storageClassName": name_of(storage_class),
-            "hostPath": {"path": f"/var/lib/kgpu/volumes/{name}", "type": "DirectoryOrCreate"},
+            "csi": {"driver": PROVISIONER, "volumeHandle": name},
             "claimRef": claim_reference(claim),
         },
     }
@@ -100,8 +104,9 @@ class VolumeController(ObjectController):
     name = "persistentvolume-controller"
     workers = 1
 
-    def __init__(self, cluster: ControllerContext) -> None:
+    def __init__(self, cluster: ControllerContext, folder: Path | None = None) -> None:
         super().__init__(cluster)
+        self._folder = folder
         self._claims = cluster.cache(VOLUME_CLAIMS)
         self._volumes = cluster.cache(VOLUMES)
         self._classes = cluster.cache(STORAGE_CLASSES)
@@ -199,6 +204,10 @@ class VolumeController(ObjectController):
             )
             self.emit(claim, "Normal", "ExternalProvisioning", text)
             return None
+        if spec_of(claim).get("volumeMode") == "Block":
+            text = f"failed to provision volume: {PROVISIONER} makes file systems, and no block devices"
+            self.emit(claim, "Warning", "ProvisioningFailed", text)
+            return None
         try:
             volume = await self.cluster.create(VOLUMES, new_volume(claim, storage_class))
         except KubeRefusedError as refused:
@@ -262,10 +271,17 @@ class VolumeController(ObjectController):
             annotations_of(volume).get("pv.kubernetes.io/provisioned-by") == PROVISIONER
         ):
             if not deleting(volume):
+                await self._discard(volume)
                 await self.cluster.delete(VOLUMES, volume)
         elif phase == "Bound":
             await self.cluster.set_status(VOLUMES, volume, {**status_of(volume), "phase": "Released"})
         await self._protect(volume, used=False)
+
+    async def _discard(self, volume: Object) -> None:
+        """Remove the folder of a volume: its claim is gone, which goes after the last pod that used it."""
+        handle = (spec_of(volume).get("csi") or {}).get("volumeHandle")
+        if self._folder is not None and handle == name_of(volume):  # a name is one part of a path
+            await asyncio.to_thread(shutil.rmtree, self._folder / handle, ignore_errors=True)
 
     async def _protect(self, volume: Object, *, used: bool) -> None:
         """Remove the pv-protection finalizer of a deleted volume once no claim is bound to it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kgpu.formats.names import MIRROR_ANNOTATION, TAINT_NOT_READY
+from kgpu.formats.names import DEFAULT_STORAGE_CLASS, MIRROR_ANNOTATION, TAINT_NOT_READY
 from kgpu.lab.embedded.core.model import ObjectLookup, Review
 from kgpu.lab.embedded.status import Object, not_found
 from kgpu.lab.embedded.types.admission.base import refused
@@ -20,7 +20,6 @@ _NOT_OF_NODES: Final = {
     "resourceClaimStatuses": "resource claim statues",
     "extendedResourceClaimStatus": "extended resource claim status",
 }
-_DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 
 
 class NamespaceLifecycle:
@@ -97,7 +96,7 @@ class DefaultStorageClass:
         classes = [
             storage_class
             for storage_class in reads.list("storage.k8s.io", "storageclasses")
-            if (storage_class["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
+            if (storage_class["metadata"].get("annotations") or {}).get(DEFAULT_STORAGE_CLASS) == "true"
         ]
         if classes:
             newest = max(
