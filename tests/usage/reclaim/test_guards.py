@@ -104,6 +104,18 @@ def owner(kind: str, api: str = "batch/v1", **metadata: Any) -> Change:
     return change
 
 
+def replica_set(**annotations: str) -> Change:
+    """With copies of annotations that the Deployment has, or has had."""
+
+    def change(one: GuardFacts) -> GuardFacts:
+        assert one.found is not None
+        sets, top = one.found.chain
+        copied = {**sets, "metadata": {**sets["metadata"], "annotations": annotations}}
+        return replace(one, found=replace(one.found, chain=(copied, top)))
+
+    return change
+
+
 def bare(one: GuardFacts) -> GuardFacts:
     found = OwnersFound(pod=one.pods[0])
     return replace(one, found=found, target=stop_target(found))
@@ -249,6 +261,7 @@ def test_every_guard_has_a_row() -> None:
     "change",
     [
         annotated(names.KEEP_UNTIL, stamp_of(START - 60)),
+        replica_set(**{names.KEEP_UNTIL: stamp_of(START + HOUR), names.IDLE_POLICY: "never"}),
         notebook(stamp_of(START - 3 * HOUR)),
         notebook(None, **{names.IDLE_POLICY: "reclaim"}),
         kept_for(7 * 24 * HOUR),
@@ -264,7 +277,7 @@ def test_every_guard_has_a_row() -> None:
         owner("Job", annotations={names.CHECKPOINT: "true"}),
         owner("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", annotations={names.IDLE_POLICY: "reclaim"}),
     ],
-    ids=["keep is over", "notebook left", "notebook, opted in", "kept long enough", "nonsense", "ack", "never, limited", "keda, limited", "4h are over", "no duration", "false", "opted in", "bare, asked twice", "checkpoint", "gang"],
+    ids=["keep is over", "keep was removed", "notebook left", "notebook, opted in", "kept long enough", "nonsense", "ack", "never, limited", "keda, limited", "4h are over", "no duration", "false", "opted in", "bare, asked twice", "checkpoint", "gang"],
 )  # fmt: skip
 def test_what_keeps_nothing(change: Change) -> None:
     assert obstacle(change(facts())) == ""

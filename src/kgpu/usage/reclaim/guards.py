@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,10 +59,19 @@ class GuardFacts:
 
     @property
     def objects(self) -> tuple[Object, ...]:
-        """All on which somebody may have written what is to be done: the pods, their owners, and the namespace."""
-        chain = self.found.chain if self.found else ()
+        """All on which somebody may have written what is to be done: the pods, their owners, and the namespace.
+
+        Not a Deployment's ReplicaSet: that has copies of what is on the Deployment, also of what was removed there.
+        """
+        chain = _written_on(self.found.chain) if self.found else ()
         target = (self.target.obj,) if isinstance(self.target, StopTarget) else ()
         return (*self.pods, *reversed(chain), *target, *((self.namespace,) if self.namespace else ()))
+
+
+def _written_on(chain: Sequence[Object]) -> tuple[Object, ...]:
+    """Of a pod's controllers those whose annotations are somebody's own word."""
+    copies = {"ReplicaSet"} if any(one.get("kind") == "Deployment" for one in chain) else set[str]()
+    return tuple(one for one in chain if one.get("kind") not in copies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
