@@ -35,7 +35,7 @@ _ADMITTED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _StepLook:
     """What is known of a step, and where that was seen."""
 
     state: StepState
@@ -50,23 +50,23 @@ def trace(snapshot: Snapshot, pod: Pod) -> tuple[TraceStep, ...]:
     for name, look in _STEPS.items():
         known = look(snapshot, pod)
         if stopped and known.state is not StepState.DONE:
-            known = _Known(StepState.LATER)
+            known = _StepLook(StepState.LATER)
         steps.append(TraceStep(name=name, state=known.state, said=known.said, evidence=known.evidence))
         stopped = stopped or known.state in (StepState.WAITS, StepState.FAILED)
     return tuple(steps)
 
 
-def _admitted(snapshot: Snapshot, pod: Pod) -> _Known:
+def _admitted(snapshot: Snapshot, pod: Pod) -> _StepLook:
     del snapshot
     gates = ", ".join(text(gate.get("name")) for gate in pod.maps("spec.schedulingGates"))
     if gates and pod.unplaced:
         said, cited = f"made, and held back by the scheduling gate {gates}", pod.cite("spec.schedulingGates")
-        return _Known(StepState.WAITS, said, (cited,))
+        return _StepLook(StepState.WAITS, said, (cited,))
     wants = [f"{amount} {name}" for name, amount in matching.accelerators(pod).items()]
     wants += [f"the claim {text(row.get('name'))}" for row in pod.maps("spec.resourceClaims")]
     said = f"the API server has taken it; it asks for {', '.join(wants) or 'no accelerator'}"
     proof = [pod.cite("metadata.creationTimestamp"), *_asked(pod)]
-    return _Known(StepState.DONE, said, tuple(proof))
+    return _StepLook(StepState.DONE, said, tuple(proof))
 
 
 def _asked(pod: Pod) -> Iterator[Evidence]:
@@ -78,41 +78,41 @@ def _asked(pod: Pod) -> Iterator[Evidence]:
         yield from (container.cite(f"resources.requests[{name}]") for name in sorted(requests))
 
 
-def _scheduled(snapshot: Snapshot, pod: Pod) -> _Known:
+def _scheduled(snapshot: Snapshot, pod: Pod) -> _StepLook:
     condition = pod.condition("PodScheduled")
     cited = (condition.cite(),) if condition else ()
     if not pod.node:
-        return _Known(StepState.WAITS, "no node has been found for it", cited)
+        return _StepLook(StepState.WAITS, "no node has been found for it", cited)
     node = snapshot.nodes.get(pod.node)
     offered = [] if node is None else [one for one in matching.accelerators(pod) if node.allocatable(one) is not None]
     proof = [node.cite(f"status.allocatable[{name}]") for name in offered if node is not None]
     waited = _seconds_between(pod.created, condition.since if condition else "")
     said = f"on node {pod.node}" + ("" if waited is None else f", {waited:.0f} s after it was made")
     evidence = (*cited, pod.cite("spec.nodeName"), *proof)
-    return _Known(StepState.DONE, said, evidence)
+    return _StepLook(StepState.DONE, said, evidence)
 
 
-def _allocated(snapshot: Snapshot, pod: Pod) -> _Known:
+def _allocated(snapshot: Snapshot, pod: Pod) -> _StepLook:
     if not matching.uses_accelerators(pod):
-        return _Known(StepState.NOT_ASKED, "no accelerator is asked for")
+        return _StepLook(StepState.NOT_ASKED, "no accelerator is asked for")
     if pod.phase == "Failed" and pod.reason and not any(one.status for one in pod.containers):
         said = f"the kubelet has refused it: {pod.reason}"
         cited = tuple(pod.cite(f"status.{field}") for field in ("reason", "message") if pod.text(f"status.{field}"))
-        return _Known(StepState.FAILED, said, cited)
+        return _StepLook(StepState.FAILED, said, cited)
     devices, proof = _devices(snapshot, pod)
     wanting = [name for name, claim in _claims(snapshot, pod) if claim is None or not claim.map("status.allocation")]
     if wanting and not _any_begun(pod):
         said = f"the claim {', '.join(wanting)} has no device yet"
-        return _Known(StepState.WAITS, said, proof)
+        return _StepLook(StepState.WAITS, said, proof)
     if not devices and not any(one.status for one in pod.containers):
         said = "the kubelet has not said a word about it" if pod.node else "no node has it"
-        return _Known(StepState.WAITS, said)
+        return _StepLook(StepState.WAITS, said)
     said = _ADMITTED
     if devices:
         more = f" and {len(devices) - _MOST_DEVICES} more" if len(devices) > _MOST_DEVICES else ""
         said = f"it was given {', '.join(devices[:_MOST_DEVICES])}{more}"
     cited = proof or tuple(one.cite_status() for one in pod.containers if one.status and _holds(snapshot, pod, one))
-    return _Known(StepState.DONE, said, cited)
+    return _StepLook(StepState.DONE, said, cited)
 
 
 def _devices(snapshot: Snapshot, pod: Pod) -> tuple[list[str], tuple[Evidence, ...]]:
@@ -141,60 +141,60 @@ def _claims(snapshot: Snapshot, pod: Pod) -> list[tuple[str, Obj | None]]:
     ]
 
 
-def _injected(snapshot: Snapshot, pod: Pod) -> _Known:
+def _injected(snapshot: Snapshot, pod: Pod) -> _StepLook:
     if not matching.uses_accelerators(pod):
-        return _Known(StepState.NOT_ASKED, "no accelerator is asked for")
+        return _StepLook(StepState.NOT_ASKED, "no accelerator is asked for")
     holders = [one for one in pod.containers if _holds(snapshot, pod, one)]
     failed = next((one for one in holders if _is_unmade(one)), None)
     if failed is not None:
         said = f"container {failed.name} could not be made: {failed.waiting or failed.end_reason}"
-        return _Known(StepState.FAILED, said, (failed.cite_status(),))
+        return _StepLook(StepState.FAILED, said, (failed.cite_status(),))
     waiting = next((one for one in holders if not _has_begun(one)), None)
     if waiting is None:
         said = "the engine has made its containers, with the devices that it was told to put in"
-        return _Known(StepState.DONE, said, tuple(one.cite_status() for one in holders))
+        return _StepLook(StepState.DONE, said, tuple(one.cite_status() for one in holders))
     told = _last_warning(snapshot, pod)
     state = StepState.FAILED if told is not None else StepState.WAITS
     said = f"container {waiting.name} is not made yet" + (f": {waiting.waiting}" if waiting.waiting else "")
-    return _Known(state, said, (waiting.cite_status(), *(() if told is None else (told.quote(),))))
+    return _StepLook(state, said, (waiting.cite_status(), *(() if told is None else (told.quote(),))))
 
 
-def _started(snapshot: Snapshot, pod: Pod) -> _Known:
+def _started(snapshot: Snapshot, pod: Pod) -> _StepLook:
     del snapshot
     for one in pod.blamed:
         if _has_failed(one) and not (one.sidecar and pod.ended):
             said = f"container {one.name} has ended"
             said += "" if one.exit_code is None else f" with exit code {one.exit_code}"
             said += f", {counted(one.restarts, 'restart')} so far" if one.restarts else ""
-            return _Known(StepState.FAILED, said, (one.cite_status("lastState" if one.waiting else "state"),))
+            return _StepLook(StepState.FAILED, said, (one.cite_status("lastState" if one.waiting else "state"),))
     waiting = next((one for one in pod.containers if not _has_begun(one)), None)
     if waiting is not None:
         said = f"container {waiting.name} has not begun" + (f": {waiting.waiting}" if waiting.waiting else "")
-        return _Known(StepState.WAITS, said, (waiting.cite_status(),))
+        return _StepLook(StepState.WAITS, said, (waiting.cite_status(),))
     mains = [one for one in pod.containers if not one.init or one.sidecar]
     again = sum(one.restarts for one in mains)
     running = [one for one in mains if one.state == "running"]
     said = f"{len(running)} of {len(mains)} containers run" if running else "its containers have run, and ended well"
     said += f", {counted(again, 'restart')} so far" if again else ""
-    return _Known(StepState.DONE, said, tuple(one.cite_status() for one in mains))
+    return _StepLook(StepState.DONE, said, tuple(one.cite_status() for one in mains))
 
 
-def _computing(snapshot: Snapshot, pod: Pod) -> _Known:
+def _computing(snapshot: Snapshot, pod: Pod) -> _StepLook:
     if pod.phase == "Succeeded":
-        return _Known(StepState.DONE, "its work is done", (pod.cite("status.phase"),))
+        return _StepLook(StepState.DONE, "its work is done", (pod.cite("status.phase"),))
     for one in (one for one in pod.containers if one.state == "running"):
         if progress.works(snapshot, pod, one):
             said = f"the log of container {one.name} gets on"
-            return _Known(StepState.DONE, said, _last_line(snapshot, pod, one))
+            return _StepLook(StepState.DONE, said, _last_line(snapshot, pod, one))
         if progress.waits(snapshot, pod, one):
             said = f"container {one.name} says the same again and again"
-            return _Known(StepState.WAITS, said, _last_line(snapshot, pod, one))
+            return _StepLook(StepState.WAITS, said, _last_line(snapshot, pod, one))
     ready = pod.condition("Ready")
     said = f"its log does not show it; what its devices do: kgpu top, kgpu idle explain {pod.path}"
-    return _Known(StepState.UNKNOWN, said, (ready.cite(),) if ready else ())
+    return _StepLook(StepState.UNKNOWN, said, (ready.cite(),) if ready else ())
 
 
-_STEPS: Final[Mapping[str, Callable[[Snapshot, Pod], _Known]]] = {
+_STEPS: Final[Mapping[str, Callable[[Snapshot, Pod], _StepLook]]] = {
     "admitted": _admitted, "scheduled": _scheduled, "allocated": _allocated, "devices injected": _injected,
     "started": _started, "computing": _computing,
 }  # fmt: skip

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from kgpu.base.times import moment_of
+from kgpu.formats.names import DEFAULT_STORAGE_CLASS
 from kgpu.lab.embedded.status import Object
 from kgpu.lab.embedded.tables.text import (
     NONE,
@@ -23,7 +24,7 @@ from kgpu.lab.embedded.tables.text import (
 
 _ROLE: Final = "node-role.kubernetes.io/"
 _DEFAULT_CLASS: Final = (
-    "storageclass.kubernetes.io/is-default-class",
+    DEFAULT_STORAGE_CLASS,
     "storageclass.beta.kubernetes.io/is-default-class",
 )
 _MODES: Final = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
