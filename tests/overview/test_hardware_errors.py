@@ -99,7 +99,7 @@ def test_a_source_that_is_not_there_is_named_and_the_list_is_not_just_empty() ->
     assert "Of health nothing is known yet" in text
     assert "None is known." not in text
     assert shown(missing, OverviewQuery(), None).totals.errors is None
-    assert "None is known. From Events, which an API server keeps for an hour" in Outline(html_of(gathered(NODE))).text
+    assert "None is known. From Events, which a cluster keeps for an hour" in Outline(html_of(gathered(NODE))).text
 
 
 def test_whatever_it_says_is_only_text() -> None:

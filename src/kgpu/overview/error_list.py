@@ -17,7 +17,7 @@ MOST: Final = 50
 _EVENTS: Final = "kubectl get events -n default --field-selector involvedObject.kind=Node"
 _HEAD: Final = ("Last told", "Node", "GPU", "Error", "How often told", "Held now by", "What to do")
 _SPAN: Final = (
-    "From Events, which an API server keeps for an hour where it is not told otherwise, from what health reports of "
+    "From Events, which a cluster keeps for an hour where it is not told otherwise, from what health reports of "
     "GPUs that are unwell now, and from Xids that came while somebody looked at this page: what was over before may be "
     "missing."
 )
