@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from html.parser import HTMLParser
 from typing import Any
 
-from kgpu.overview.model import KnownCluster, OverviewQuery, Sees, Told, ToldFinding, ToldIdleness, ToldReport
+from kgpu.overview.model import (
+    HardwareError,
+    KnownCluster,
+    OverviewQuery,
+    Sees,
+    Told,
+    ToldFinding,
+    ToldIdleness,
+    ToldReport,
+)
 from kgpu.overview.plan import shown
 from kgpu.overview.render import document, parts
 from kgpu.top.model import GpuHealth, GpuNode, GpuUser, NodeTrouble, ShownGpu
@@ -48,6 +57,8 @@ def gathered(*nodes: GpuNode, age: float = 0.0, report: Iterable[ToldFinding] = 
         "idleness": Told(ToldIdleness(), NOW),
         "waiting": Told((), NOW),
         "limits": Told((), NOW),
+        "events": Told((), NOW),
+        "verdicts": Told((), NOW),
     }
     return KnownCluster(
         now=NOW, nodes=nodes, read_at={each.name: NOW - age for each in nodes}, found=True, **{**told, **more}
@@ -56,6 +67,13 @@ def gathered(*nodes: GpuNode, age: float = 0.0, report: Iterable[ToldFinding] = 
 
 def finding(subject: str = "Node a", cause: str = "it is broken", **more: Any) -> ToldFinding:
     return ToldFinding(**{"id": "HW-01", "subject": subject, "cause": cause, "level": "problem", **more})
+
+
+def error(node: str = "a", code: str = "Xid 79", **more: Any) -> HardwareError:
+    """An error of the GPU 0 of that node, as ``gpu`` makes it."""
+    return HardwareError(
+        **{"node": node, "code": code, "at": "2026-12-01T10:00:00Z", "uuid": f"GPU-{node}-0", "index": 0, **more}
+    )
 
 
 def html_of(known: KnownCluster, query: OverviewQuery | None = None, sees: Sees = None, **more: Any) -> str:

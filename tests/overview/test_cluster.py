@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 
 import pytest
 
 from kgpu.base.errors import ConfigError, HostError, KubeError
+from kgpu.base.times import stamp_of
 from kgpu.doctor.model import Evidence, Finding, Report, Subject
 from kgpu.doctor.render import as_json
+from kgpu.formats import names
+from kgpu.formats.gpu_report import ReportedGpu, encode, report
 from kgpu.kube.fake import FakeApi
 from kgpu.kube.kinds import RESOURCE_QUOTAS
-from kgpu.kube.port import PODS
+from kgpu.kube.port import EVENTS, NODES, PODS
 from kgpu.overview import cluster
 from kgpu.overview.cluster import ClusterWorld, decode, waiting_pod
 from kgpu.overview.model import NamespaceLimit, PendingPod, ToldIdleness, ToldReport
@@ -51,6 +55,25 @@ async def test_what_quotas_allow_of_accelerators_is_read_by_the_one_that_leaves_
     found = await ClusterWorld(api, "").limits()
     assert found == (NamespaceLimit(namespace="ml", resource="nvidia.com/gpu", used=3, hard=4),)
     assert str(found[0]) == "3 of 4 nvidia.com/gpu"
+
+
+async def test_hardware_errors_are_read_from_events_of_nodes_and_reports_of_health() -> None:
+    api, now = FakeApi(), stamp_of(time.time())
+    for name, kind in (("n", "Node"), ("p", "Pod")):
+        api.put(EVENTS, {
+            "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "default"},
+            "involvedObject": {"kind": kind, "name": "a"}, "message": "GPU 0: Xid 79: gone", "lastTimestamp": now,
+        })  # fmt: skip
+    assert [(one.node, one.code) for one in await ClusterWorld(api, "").events()] == [("a", "Xid 79")]
+    assert await ClusterWorld(api, "").verdicts() == (), "without nodes there is nothing to report"
+    api.put(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})
+    with pytest.raises(ConfigError, match="no Node has a report of kgpu's health"):
+        await ClusterWorld(api, "").verdicts()
+    told = encode(report([ReportedGpu(index=1, facts=("xid:48",), since=time.time())], count=8))
+    api.put(NODES, {
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "b", "annotations": {names.GPUS_ANNOTATION: told}},
+    })  # fmt: skip
+    assert [(one.node, one.code, one.index) for one in await ClusterWorld(api, "").verdicts()] == [("b", "Xid 48", 1)]
 
 
 @pytest.mark.parametrize("odd", [{}, {"spec": None}, {"metadata": None, "spec": {"containers": "x"}}])

@@ -13,7 +13,7 @@ from kgpu.overview.downloads import LISTS, as_text
 from kgpu.overview.model import NamespaceLimit, OverviewQuery, PendingPod, Told, ToldIdle, ToldIdleness, ViewerRights
 from kgpu.overview.node_names import told_to
 from kgpu.overview.plan import ROWS, shown
-from tests.overview.making import NOW, finding, gathered, gpu, node
+from tests.overview.making import NOW, error, finding, gathered, gpu, node
 
 EVIL = '=HYPERLINK("http://evil.example")'
 
@@ -28,6 +28,7 @@ def cluster():
         report=[finding("Node a", EVIL, nodes=("a",)), finding("Pod ops/secret", "it is stuck", pods=("ops/secret",))],
         waiting=Told((PendingPod(namespace="ml", name="w", asks=(("nvidia.com/gpu", 2),)),), NOW),
         idleness=Told(ToldIdleness(idle=(idle,)), NOW),
+        events=Told((error("a", count=3), error("b", text="ops/secret")), NOW),
         limits=Told((NamespaceLimit(namespace="ml", resource="nvidia.com/gpu", used=1, hard=4),), NOW),
     )  # fmt: skip
 

@@ -40,11 +40,11 @@ async def test_nobody_is_asked_before_somebody_looks() -> None:
         assert (source.looks, world.asked, gatherer.paused) == (0, [], True)
         assert not gatherer.gathered().found
         gatherer.look()
-        await until(lambda: gatherer.gathered().read_at and len(world.asked) == 4)
+        await until(lambda: gatherer.gathered().read_at and len(world.asked) == 6)
         known = gatherer.gathered()
         assert known.nodes == (node("a", gpu("a", 0)),)
         assert known.report.value.findings == (finding(),)
-        assert sorted(world.asked) == ["idleness", "limits", "report", "waiting"]
+        assert sorted(world.asked) == ["events", "idleness", "limits", "report", "verdicts", "waiting"]
 
 
 async def test_it_pauses_when_the_last_viewer_has_left_and_goes_on_with_the_next() -> None:

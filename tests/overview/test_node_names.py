@@ -12,7 +12,7 @@ from kgpu.overview.node_names import told_to
 from kgpu.overview.plan import shown
 from kgpu.overview.rights import namespaces_in
 from kgpu.top.model import ShownGpu
-from tests.overview.making import NOW, finding, gathered, gpu, html_of, node
+from tests.overview.making import NOW, error, finding, gathered, gpu, html_of, node
 
 SECRET = "quarry"
 MINE = ViewerRights(frozenset({"ml"}), nodes=False)
@@ -39,6 +39,8 @@ def cluster():
         node(f"{SECRET}-1", far(f"{SECRET}-1", "ops/c", reason=f"ask {SECRET}-1"), trouble=f"{SECRET}-1:9400 refused"),
         node(f"{SECRET}-2", far(f"{SECRET}-2")),
         report=report,
+        events=Told((error("mine", uuid=f"GPU-{SECRET}", text=f"{SECRET} fell"), error(f"{SECRET}-1"), error(f"{SECRET}-9")), NOW, f"no {SECRET}"),
+        verdicts=Told((error(f"{SECRET}-1", "driver:lost", text=SECRET),), NOW),
         idleness=Told(ToldIdleness(silent={f"{SECRET}-2": f"{SECRET} says no", f"{SECRET}-9": "x"}), NOW, f"kgpu idle: {SECRET}"),
     )  # fmt: skip
 
@@ -55,6 +57,7 @@ def test_no_name_of_such_a_node_is_in_the_page(rights, query) -> None:
     found = html(rights, query)
     assert SECRET not in found
     assert ("mine" in found) == (rights is MINE and query.node == "")
+    assert f"{3 if rights is MINE else 4} errors of nodes that you may not name are not listed here" in found
 
 
 def test_who_may_list_nodes_or_sees_every_pod_is_told_their_names() -> None:

@@ -15,7 +15,7 @@ from kgpu.overview.plan import shown
 from kgpu.overview.port import FakeWorld
 from kgpu.top.model import GpuInstance, GpuProcess, GpuUser
 from tests.budget import tries
-from tests.overview.making import NOW, finding, gathered, gpu, html_of, node
+from tests.overview.making import NOW, error, finding, gathered, gpu, html_of, node
 
 SECRET = "quarry"
 POD = "zanzibar-0"
@@ -41,6 +41,7 @@ def cluster():
         report=report,
         waiting=Told((PendingPod(namespace=SECRET, name=POD), PendingPod(namespace="ml", name="open")), NOW),
         idleness=Told(ToldIdleness(idle=(idle,)), NOW),
+        events=Told((error(code="GPUNeedsReset", text=f"killed {path}"), error(text=f"killed {path}")), NOW),
         limits=Told(tuple(NamespaceLimit(namespace=space, resource=f"{space}.example.com/gpu", used=1, hard=2)
                           for space in (SECRET, "ml")), NOW),
     )  # fmt: skip
@@ -55,6 +56,7 @@ def test_no_name_of_what_may_not_be_seen_is_in_the_page(sees, sort) -> None:
     assert ("ml/seen" in html) == ("ml" in sees)
     assert ("1 of 2 ml.example.com/gpu" in html) == ("ml" in sees)
     assert "the node is bad" in html
+    assert "Xid 79" in html
     for words in ("5 findings of namespaces that you may not see", "2 GPUs of namespaces that you may not see"):
         assert words in html
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -23,8 +25,9 @@ from kgpu.base.signals import with_defaults
 from kgpu.fit.resources import amounts, pod_requests
 from kgpu.formats.accelerators import is_accelerator
 from kgpu.kube.kinds import RESOURCE_QUOTAS, SELF_SUBJECT_ACCESS_REVIEWS
-from kgpu.kube.port import PODS, KubeApi, Object, Selector, name_of, namespace_of
-from kgpu.overview.model import NamespaceLimit, PendingPod, ToldIdleness, ToldReport
+from kgpu.kube.port import EVENTS, NODES, PODS, KubeApi, Object, Selector, name_of, namespace_of
+from kgpu.overview.error_sources import of_event, of_node, slim_event, slim_node
+from kgpu.overview.model import HardwareError, NamespaceLimit, PendingPod, ToldIdleness, ToldReport
 from kgpu.quota.plan import QuotaBook, rows
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -32,6 +35,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 DEADLINE: Final = 300.0  # seconds for a command
 MOST_BYTES: Final = 64 << 20
 _PENDING: Final = Selector(fields=(("status.phase", "Pending"),))
+_OF_NODES: Final = Selector(fields=(("involvedObject.kind", "Node"),))
+MOST_ERRORS: Final = 2000
+"""Of each source, the newest."""
 _DOCTOR: Final = ("doctor", "-o", "json")
 _IDLE: Final = ("idle", "list", "-o", "json")
 
@@ -72,6 +78,19 @@ class ClusterWorld:
             if row.hard is not None
         )
 
+    async def events(self) -> tuple[HardwareError, ...]:
+        listing = await self._api.list(EVENTS, namespace="default", selector=_OF_NODES, project=slim_event)
+        now = time.time()
+        return _newest(error for event in listing.items for error in of_event(event, now))
+
+    async def verdicts(self) -> tuple[HardwareError, ...]:
+        listing = await self._api.list(NODES, project=slim_node)
+        now = time.time()
+        reports = [errors for node in listing.items if (errors := of_node(node, now)) is not None]
+        if listing.items and not reports:
+            raise ConfigError("no Node has a report of kgpu's health", "the agent's health role", "see: kgpu status")
+        return _newest(error for errors in reports for error in errors)
+
     async def may_see(self, namespace: str) -> bool:
         attributes = {"verb": "get", "resource": "pods", **({"namespace": namespace} if namespace else {})}
         resource = SELF_SUBJECT_ACCESS_REVIEWS
@@ -106,6 +125,10 @@ class ClusterWorld:
             why = last_words(said.decode(errors="replace").removeprefix("kgpu: "), 300) or f"exit {child.returncode}"
             raise HostError(f"kgpu {words[0]}: {why}", "its answer", f"run it: kgpu {words[0]}")
         return out
+
+
+def _newest(errors: Iterable[HardwareError]) -> tuple[HardwareError, ...]:
+    return tuple(heapq.nlargest(MOST_ERRORS, errors, key=lambda error: error.at))
 
 
 def decode(text: bytes, kind: type[T], *, of: str) -> T:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from kgpu.base.printable import one_line
+from kgpu.overview.hardware_errors import remedy_of
 from kgpu.overview.model import CellState, OverviewPage
 from kgpu.top.history import activity
 
@@ -83,6 +84,16 @@ def _namespaces(page: OverviewPage) -> Iterator[tuple[Any, ...]]:
         yield row.name or None, row.pods, row.held, row.busy, limits, *cost
 
 
+def _errors(page: OverviewPage) -> Iterator[tuple[Any, ...]]:
+    for row in page.errors:
+        error, found = row.error, row.finding
+        remedy = [str(step) for step in remedy_of(error)]
+        yield (
+            error.at, error.since or None, error.node, row.place, error.code, row.means or None, error.count,
+            list(row.holders), None if found is None else found.id, remedy,
+        )  # fmt: skip
+
+
 def _attention(page: OverviewPage) -> Iterator[tuple[Any, ...]]:
     for row in page.troubles:
         yield "not read", None, ", ".join(row.nodes), row.what, [row.remedy] if row.remedy else []
@@ -101,6 +112,9 @@ LISTS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[OverviewPage], Iterat
     "attention": (("level", "id", "subject", "cause", "remedy"), _attention),
     "waiting": (("namespace", "pod", "asks", "since", "cause", "remedy"), _waiting),
     "idle": (("who", "kind", "state", "gpus", "where", "since", "per_hour", "wasted", "currency"), _idle),
+    "errors": (
+        ("last", "first", "node", "gpu", "error", "meaning", "times_told", "pods_now", "finding", "remedy"), _errors,
+    ),
     "namespaces": (("namespace", "pods", "held", "busy", "quota", "idle", "per_hour", "currency"), _namespaces),
     "gpus": (
         ("node", "gpu", "uuid", "model", "state", "age_seconds", "busy_percent", *_READ, "pods", "reason"), _gpus,

@@ -45,12 +45,16 @@ class ClusterGatherer:
             _Question("limits", world.limits, 30.0),
             _Question("report", world.report, 30.0),
             _Question("idleness", world.idleness, 60.0),
+            _Question("events", world.events, 30.0),
+            _Question("verdicts", world.verdicts, 30.0),
         )
         self._told: dict[str, Told[Any]] = {
             "waiting": Told(()),
             "limits": Told(()),
             "report": Told(ToldReport()),
             "idleness": Told(ToldIdleness()),
+            "events": Told(()),
+            "verdicts": Told(()),
         }
         self._read_at: dict[str, tuple[float, float]] = {}
         self._gaps: dict[str, float] = {}  # seconds between the last two readings

@@ -20,13 +20,13 @@ from kgpu.top.history import activity
 
 NODES: Final = 48
 """How many are one part."""
-SAYS: Final = {
-    CellState.LOST: "lost: it can't be read",
-    CellState.BAD: "broken: something is to be done",
+SAYS: Final = {  # after the state's own word
+    CellState.LOST: "can't be read",
+    CellState.BAD: "something is to be done",
     CellState.WARN: "works, and somebody should look",
-    CellState.BUSY: "busy: filled by how much",
-    CellState.HELD: "held, and doing nothing now",
-    CellState.FREE: "free: nobody holds it",
+    CellState.BUSY: "filled by how much",
+    CellState.HELD: "somebody has it, and it does nothing now",
+    CellState.FREE: "nobody holds it",
     CellState.UNKNOWN: "nobody says what it does",
     CellState.STALE: "not read now: as it was",
 }

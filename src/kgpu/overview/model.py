@@ -121,6 +121,26 @@ class NamespaceLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareError:
+    """An error of a GPU, as somebody tells of it.
+
+    ``code``: ``Xid 79``, ``SXid 20034`` or the name that health gives it.
+    ``at``: when it was told last, ``since`` first, RFC 3339, "" for not known. ``uuid``, ``index`` and ``pci`` are as
+    far as they are told. ``count``: how often an Event tells of it. ``text`` may quote anything.
+    """
+
+    node: str
+    code: str
+    at: str
+    since: str = ""
+    uuid: str = ""
+    index: int | None = None
+    pci: str = ""
+    count: int | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCluster:
     """Everything that is known at ``now``. ``read_at``: when each node was read last.
 
@@ -142,6 +162,8 @@ class KnownCluster:
     idleness: Told[ToldIdleness] = Told(ToldIdleness())
     waiting: Told[tuple[PendingPod, ...]] = Told(())
     limits: Told[tuple[NamespaceLimit, ...]] = Told(())
+    events: Told[tuple[HardwareError, ...]] = Told(())
+    verdicts: Told[tuple[HardwareError, ...]] = Told(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +227,20 @@ class ShownWaiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShownError:
+    """A hardware error with its meaning. ``place``: which GPU; ``holders`` hold it now, which need not be who held it
+    then. ``finding`` is what the doctor says of it, None for nothing.
+    """
+
+    error: HardwareError
+    place: str
+    means: str
+    holders: tuple[str, ...] = ()
+    namespaces: frozenset[str] = frozenset()
+    finding: ToldFinding | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceRow:
     """What the pods of a namespace hold: GPUs, some perhaps with others, and of these busy; "" is for those hidden,
     whose pods nobody counts.
@@ -228,7 +264,7 @@ class HeadTotals:
     """The sums of what is read now. ``stale`` are GPUs of nodes that are not, and in no other sum.
 
     ``idle``, ``per_hour`` and ``wasted`` are of GPUs that are held and unused for an hour, None where nobody says;
-    of ``silent`` nodes it is not known.
+    of ``silent`` nodes it is not known. ``errors``: of the hardware, in the last 24 hours, None where nobody says.
     """
 
     whole: Whole
@@ -241,11 +277,14 @@ class HeadTotals:
     wasted: float | None = None
     currency: str = ""
     silent: int = 0
+    errors: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewPage:
-    """What is shown. ``hidden``: how many findings, pods and workloads are of namespaces that may not be seen."""
+    """What is shown. ``hidden``: how many findings, pods and workloads are of namespaces that may not be seen, and
+    errors of nodes that may not be named. ``undated``: GPUs with an Xid of which nobody says when it came.
+    """
 
     query: OverviewQuery
     totals: HeadTotals
@@ -259,6 +298,9 @@ class OverviewPage:
     hidden_waiting: int = 0
     idle: tuple[ToldIdle, ...] = ()
     hidden_idle: float = 0.0
+    errors: tuple[ShownError, ...] = ()
+    hidden_errors: int = 0
+    undated: int = 0
     namespaces: tuple[NamespaceRow, ...] = ()
     rows: tuple[GpuCell, ...] = ()
     pages: int = 1

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kgpu.overview.model import KnownCluster, Told, ToldEvidence, ToldFinding, ToldReport, ViewerRights
+from kgpu.overview.model import HardwareError, KnownCluster, Told, ToldEvidence, ToldFinding, ToldReport, ViewerRights
 from kgpu.overview.rights import quotes
 from kgpu.top.model import GpuNode, NodeTrouble
 
@@ -51,6 +51,8 @@ def told_to(gathered: KnownCluster, rights: ViewerRights) -> KnownCluster:
         idleness=_quiet(replace(gathered.idleness, value=msgspec.structs.replace(idleness, silent=silent))),
         waiting=_quiet(gathered.waiting),
         limits=_quiet(gathered.limits),
+        events=_quiet(_renamed(gathered.events, aliases)),
+        verdicts=_quiet(_renamed(gathered.verdicts, aliases)),
     )
 
 
@@ -85,6 +87,7 @@ def _names(gathered: KnownCluster) -> list[str]:
         kind, _, name = one.subject.partition(" ")
         found.update(dict.fromkeys((*one.nodes, *((name,) if kind == "Node" else ()))))
     found.update(dict.fromkeys(name for name in gathered.idleness.value.silent if name not in {"*", ""}))
+    found.update(dict.fromkeys(error.node for error in (*gathered.events.value, *gathered.verdicts.value)))
     return list(found)
 
 
@@ -114,6 +117,10 @@ def _with_evidence(finding: ToldFinding, may: _ToldNodes) -> ToldFinding:
         nodes=tuple(name for name in finding.nodes if may.nodes is None or name in may.nodes),
         consequences=tuple(_with_evidence(one, may) for one in finding.consequences),
     )
+
+
+def _renamed(told: Told[tuple[HardwareError, ...]], aliases: Mapping[str, str]) -> Told[tuple[HardwareError, ...]]:
+    return replace(told, value=tuple(replace(one, node=aliases.get(one.node, one.node)) for one in told.value))
 
 
 def _quiet(told: Told[Any]) -> Told[Any]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from kgpu.overview.hardware_errors import found_errors
 from kgpu.overview.model import (
     HIDDEN,
     CellState,
@@ -66,11 +67,16 @@ def shown(gathered: KnownCluster, query: OverviewQuery, sees: Sees, *, rows: int
     cells = {id(row): _cell(row, ages) for row in screen.gpus}
     in_order = sorted(cells.values(), key=lambda cell: (natural(cell.row.node.name), cell.row.gpu.index))
     findings, waiting, idle = _told(gathered, query, sees)
+    errors = found_errors(gathered, nodes, query, findings, texts=sees is None)
     pages = max(1, math.ceil(len(screen.gpus) / rows))
+    everything = not (query.words or query.node or query.namespace)
     begin = (min(query.page, pages) - 1) * rows
     return OverviewPage(
         query=query,
-        totals=_totals(in_order, screen.nodes, gathered, everything=not (query.words or query.node or query.namespace)),
+        totals=replace(
+            _totals(in_order, screen.nodes, gathered, everything=everything),
+            errors=len(errors.rows) + errors.hidden if everything and _knows_errors(gathered) else None,
+        ),
         scale=_scale(len(in_order)),
         pools=_pools(in_order, ages),
         findings=findings,
@@ -81,6 +87,9 @@ def shown(gathered: KnownCluster, query: OverviewQuery, sees: Sees, *, rows: int
         hidden_waiting=sum(not may_see(sees, pod.namespace) for pod in gathered.waiting.value),
         idle=idle,
         hidden_idle=sum(row.gpus for row in gathered.idleness.value.idle if not _may_see(row, sees)),
+        errors=errors.rows,
+        hidden_errors=errors.hidden,
+        undated=errors.undated,
         namespaces=_namespaces(
             in_order, idle, spaces, limits=_limits(gathered, query, sees), said=_knows_idle(gathered)
         ),
@@ -137,6 +146,11 @@ def _knows_idle(gathered: KnownCluster) -> bool:
     """Whether anybody has said what is idle, of some nodes at least: else it is not known, which is not 0."""
     silent = gathered.idleness.value.silent
     return gathered.idleness.at is not None and "*" not in silent and len(silent) < len(gathered.nodes)
+
+
+def _knows_errors(gathered: KnownCluster) -> bool:
+    """Whether anybody but the page itself has said which errors there were."""
+    return gathered.events.at is not None or gathered.verdicts.at is not None
 
 
 def _totals(cells: Sequence[GpuCell], nodes: int, gathered: KnownCluster, *, everything: bool) -> HeadTotals:

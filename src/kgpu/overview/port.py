@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from kgpu.base.errors import UserError
-from kgpu.overview.model import NamespaceLimit, PendingPod, ToldIdleness, ToldReport
+from kgpu.overview.model import HardwareError, NamespaceLimit, PendingPod, ToldIdleness, ToldReport
 
 
 class OverviewWorld(Protocol):
@@ -31,6 +31,14 @@ class OverviewWorld(Protocol):
         """What namespaces may have by their quotas, in the order of ``kgpu quota``."""
         ...
 
+    async def events(self) -> tuple[HardwareError, ...]:
+        """The hardware errors of the last 24 hours in Events of Nodes."""
+        ...
+
+    async def verdicts(self) -> tuple[HardwareError, ...]:
+        """Those that kgpu's health reports on Nodes, and that began within the last 24 hours."""
+        ...
+
     async def may_see(self, namespace: str) -> bool:
         """Whether the viewer may see the pods of a namespace, "" for all of them, by the API server's rules."""
         ...
@@ -42,11 +50,13 @@ class FakeWorld:
     def __init__(
         self, report: ToldReport | None = None, idleness: ToldIdleness | None = None,
         waiting: Iterable[PendingPod] = (), sees: Iterable[str] = ("",), limits: Iterable[NamespaceLimit] = (),
+        *, events: Iterable[HardwareError] = (), verdicts: Iterable[HardwareError] = (),
     ) -> None:  # fmt: skip
         self.told_report = report or ToldReport()
         self.told_idleness = idleness or ToldIdleness()
         self.told_waiting = tuple(waiting)
         self.told_limits = tuple(limits)
+        self.told_events, self.told_verdicts = tuple(events), tuple(verdicts)
         self.sees = set(sees)
         self.trouble: UserError | None = None
         self.asked: list[str] = []
@@ -71,6 +81,14 @@ class FakeWorld:
     async def limits(self) -> tuple[NamespaceLimit, ...]:
         self._say("limits")
         return self.told_limits
+
+    async def events(self) -> tuple[HardwareError, ...]:
+        self._say("events")
+        return self.told_events
+
+    async def verdicts(self) -> tuple[HardwareError, ...]:
+        self._say("verdicts")
+        return self.told_verdicts
 
     async def may_see(self, namespace: str) -> bool:
         self._say(f"may see {namespace}")

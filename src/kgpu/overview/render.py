@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from kgpu.base.printable import counted, one_line
-from kgpu.overview import gpu_map, lists
+from kgpu.overview import error_list, gpu_map, lists
 from kgpu.overview.figures import age, amount, celsius, gib, percent
 from kgpu.overview.markup import NOTHING, Markup, joined, tag
 from kgpu.overview.model import HeadTotals, LabButtons, OverviewPage, OverviewQuery, Told
@@ -28,6 +28,8 @@ _TOLD_BY: Final = (
     ("kgpu idle", "idleness"),
     ("pods that wait", "waiting"),
     ("quotas", "limits"),
+    ("Events of nodes", "events"),
+    ("health's reports on nodes", "verdicts"),
 )
 
 
@@ -43,6 +45,7 @@ def parts(page: OverviewPage, *, lab: LabButtons | None = None) -> dict[str, Mar
     }
     for number, chunk in enumerate(gpu_map.chunks(page, lab)):
         found[f"map-{number}"] = tag("section", chunk, id=f"map-{number}", class_="map")
+    found["errors"] = listed("errors", "Hardware errors of the last 24 hours", error_list.errors(page))
     found["waiting"] = listed("waiting", "Waiting for GPUs", lists.waiting(page))
     found["idle"] = listed("idle", "Held and not used for an hour", lists.idle(page))
     found["namespaces"] = listed("namespaces", "Namespaces", lists.namespaces(page))
@@ -199,6 +202,8 @@ def _figures(totals: HeadTotals) -> Markup:
         rows.append(("wasted an hour", amount(totals.per_hour, totals.currency), ""))
         if totals.wasted is not None:
             rows.append(("wasted so far", amount(totals.wasted, totals.currency), "since each was last used"))
+    if totals.errors is not None:
+        rows.append(("hardware errors", totals.errors, "in 24 hours, as far as is known"))
     if whole.power_w is not None:
         rows.append(("power", f"{whole.power_w / 1000:.1f} kW", ""))
     return tag("dl", *(_figure(*row) for row in rows), class_="figures")

@@ -31,12 +31,16 @@ class _Track:
 
 
 @dataclass(slots=True)
-class _Xid:
-    """The last Xid, which an exporter shows for ever; ``came_at`` is None for one from before kgpu top started."""
+class LastXid:
+    """The last Xid, which an exporter shows for ever; ``came_at`` is None for one from before kgpu top started.
+
+    ``told_at``: when a reading first had it, in seconds since the epoch.
+    """
 
     code: int
     seen_at: float
     came_at: float | None = None
+    told_at: float = 0.0
 
 
 class GpuHistory:
@@ -44,14 +48,15 @@ class GpuHistory:
 
     def __init__(self) -> None:
         self._tracks: dict[str, _Track] = {}
-        self._xids: dict[str, _Xid] = {}
+        self._xids: dict[str, LastXid] = {}
         self._read_at: dict[str, float] = {}
         self.whole: deque[int] = deque(maxlen=KEPT)
 
     def add(self, node: GpuNode, now: float) -> None:
         """Add a node that has just been read; values that its exporter has given before are ignored."""
+        told_at = node.read_at or node.at
         for gpu in node.gpus:
-            self._take_xid(gpu, now)  # an Xid is told at once, between two readings of everything else
+            self._take_xid(gpu, now, told_at)  # an Xid is told at once, between two readings of everything else
         if node.read_at and self._read_at.get(node.name) == node.read_at:
             for gpu in node.gpus:
                 if gpu.uuid in self._tracks:
@@ -72,16 +77,16 @@ class GpuHistory:
             if not track.idle:
                 track.busy_at = now
 
-    def _take_xid(self, gpu: ShownGpu, now: float) -> None:
+    def _take_xid(self, gpu: ShownGpu, now: float, told_at: float) -> None:
         if not gpu.values:
             return  # it did not answer: what it had before counts on
         code, known = int(gpu.values.get("last_xid", 0)), self._xids.get(gpu.uuid)
         if known is None:
-            self._xids[gpu.uuid] = _Xid(code, now)
+            self._xids[gpu.uuid] = LastXid(code, now)
         elif known.code == code:
             known.seen_at = now
         else:
-            self._xids[gpu.uuid] = _Xid(code, now, now if code else None)
+            self._xids[gpu.uuid] = LastXid(code, now, now if code else None, told_at)
 
     def round_ends(self, mean_percent: float | None, now: float, forget_after: float = 600.0) -> None:
         """A round is over: the whole's activity, and GPUs that have been gone for long are forgotten."""
@@ -96,6 +101,10 @@ class GpuHistory:
         """Seconds since the GPU's last Xid came; None where it had none since kgpu top started."""
         xid = self._xids.get(uuid)
         return None if xid is None or xid.came_at is None else max(0.0, now - xid.came_at)
+
+    def last_xid(self, uuid: str) -> LastXid | None:
+        """The GPU's last Xid, of code 0 where it had none; None for a GPU that was not read."""
+        return self._xids.get(uuid)
 
     def activity(self, uuid: str) -> tuple[int, ...]:
         """Percent at each of the last readings, the oldest first."""
