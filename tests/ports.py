@@ -16,6 +16,6 @@ def free_port() -> int:
     """
     found = socket.socket()
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    found.bind(("127.0.0.1", 0))
+    found.bind(("", 0))  # others may listen on any address of this machine
     _KEPT.append(found)
     return int(found.getsockname()[1])

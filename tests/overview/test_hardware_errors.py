@@ -96,7 +96,7 @@ def test_a_source_that_is_not_there_is_named_and_the_list_is_not_just_empty() ->
     missing = gathered(NODE, events=Told((), None, "events can't be listed"), verdicts=Told(()))
     text = Outline(html_of(missing)).text
     assert "Of Events of nodes: events can't be listed" in text
-    assert "Of health nothing is known yet" in text
+    assert "Of health's reports nothing is known yet" in text
     assert "None is known." not in text
     assert shown(missing, OverviewQuery(), None).totals.errors is None
     assert "None is known. From Events, which a cluster keeps for an hour" in Outline(html_of(gathered(NODE))).text

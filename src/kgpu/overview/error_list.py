@@ -26,7 +26,7 @@ _SPAN: Final = (
 def errors(page: OverviewPage) -> Markup:
     """What the hardware did wrong, the newest first."""
     known = page.gathered
-    silent = [_silent(name, told) for name, told in (("Events of nodes", known.events), ("health", known.verdicts))]
+    silent = [_silent("Events of nodes", known.events), _silent("health's reports", known.verdicts)]
     lines = [*silent, tag("p", _SPAN, class_="quiet"), _hidden(page.hidden_errors), _undated(page.undated)]
     if not page.errors:
         asked = known.events.at is not None or known.verdicts.at is not None
