@@ -44,10 +44,26 @@ def waits(snapshot: Snapshot, pod: Pod, container: Container) -> bool:
 
 def last_lines(snapshot: Snapshot, pod: Pod, container: Container) -> tuple[str, ...]:
     """The last lines that are not empty of what it writes now."""
-    found = next(
-        (log for log in snapshot.logs_of(pod) if log.container in ("", container.name) and not log.previous), None
-    )
+    found = _current(snapshot, pod, container)
     return tuple([line for line in found.lines if line.strip()][-_LAST:]) if found else ()
+
+
+def says_now(snapshot: Snapshot, pod: Pod, container: Container) -> Evidence | None:
+    """The last line of what it writes now."""
+    found = _current(snapshot, pod, container)
+    at = _last_said(found) if found else None
+    return found.cite(at) if found and at is not None else None
+
+
+def _current(snapshot: Snapshot, pod: Pod, container: Container) -> Log | None:
+    """The log that a container writes now."""
+    logs = (log for log in snapshot.logs_of(pod) if not log.previous)
+    return next((log for log in logs if log.container in ("", container.name)), None)
+
+
+def _last_said(log: Log) -> int | None:
+    """The position of the last line that is not empty."""
+    return next((at for at in range(len(log.lines) - 1, -1, -1) if log.lines[at].strip()), None)
 
 
 def last_line(snapshot: Snapshot, pod: Pod, container: Container) -> Evidence | None:
@@ -56,7 +72,7 @@ def last_line(snapshot: Snapshot, pod: Pod, container: Container) -> Evidence | 
     """
     for log in sorted(snapshot.logs_of(pod), key=lambda one: not one.previous):
         if log.container in ("", container.name):
-            found = next((at for at in range(len(log.lines) - 1, -1, -1) if log.lines[at].strip()), None)
+            found = _last_said(log)
             if found is not None:
                 return _whole(log, found)
     return None

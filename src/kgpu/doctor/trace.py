@@ -185,10 +185,10 @@ def _computing(snapshot: Snapshot, pod: Pod) -> _StepLook:
     for one in (one for one in pod.containers if one.state == "running"):
         if progress.works(snapshot, pod, one):
             said = f"the log of container {one.name} gets on"
-            return _StepLook(StepState.DONE, said, _last_line(snapshot, pod, one))
+            return _StepLook(StepState.DONE, said, _cited(progress.says_now(snapshot, pod, one)))
         if progress.waits(snapshot, pod, one):
             said = f"container {one.name} says the same again and again"
-            return _StepLook(StepState.WAITS, said, _last_line(snapshot, pod, one))
+            return _StepLook(StepState.WAITS, said, _cited(progress.says_now(snapshot, pod, one)))
     ready = pod.condition("Ready")
     said = f"its log does not show it; what its devices do: kgpu top, kgpu idle explain {pod.path}"
     return _StepLook(StepState.UNKNOWN, said, (ready.cite(),) if ready else ())
@@ -229,13 +229,8 @@ def _any_begun(pod: Pod) -> bool:
     return any(map(_has_begun, pod.containers))
 
 
-def _last_line(snapshot: Snapshot, pod: Pod, container: Container) -> tuple[Evidence, ...]:
-    """The last line of what it writes now."""
-    for log in snapshot.logs_of(pod):
-        if log.container in ("", container.name) and not log.previous:
-            positions = [at for at, line in enumerate(log.lines) if line.strip()]
-            return (log.cite(positions[-1]),) if positions else ()
-    return ()
+def _cited(one: Evidence | None) -> tuple[Evidence, ...]:
+    return () if one is None else (one,)
 
 
 def _last_warning(snapshot: Snapshot, pod: Pod) -> Event | None:

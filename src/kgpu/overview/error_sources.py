@@ -16,9 +16,8 @@ from kgpu.base.times import moment_of, stamp_of
 from kgpu.formats import gpu_report, names
 from kgpu.formats.gpu_report import ReportedGpu
 from kgpu.kube.port import Object, name_of
-from kgpu.overview.model import HardwareError
+from kgpu.overview.model import DAY, HardwareError
 
-DAY: Final = 86_400.0
 SKEW: Final = 3600.0
 """Seconds by which a node's clock may be ahead; what is of a later time is of no time."""
 MOST_CODES: Final = 16  # of one Event

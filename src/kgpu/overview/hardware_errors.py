@@ -13,10 +13,9 @@ from typing import Final, NamedTuple
 from kgpu.base.remedy import Remedy
 from kgpu.base.times import stamp_of
 from kgpu.formats.xid.catalogue import short_name, sxids
-from kgpu.overview.model import HardwareError, KnownCluster, OverviewQuery, ShownError, ToldFinding
+from kgpu.overview.model import DAY, HardwareError, KnownCluster, OverviewQuery, ShownError, ToldFinding
 from kgpu.top.model import GpuNode, ShownGpu
 
-DAY: Final = 86_400.0
 _SAID: Final = re.compile(r"\((S?Xid) ([0-9]+(?:, [0-9]+)*)")
 """How a cause of the doctor names the numbers that it is about."""
 _NUMBERED: Final = re.compile(r"(S?Xid) ([0-9]{1,9})", re.ASCII)

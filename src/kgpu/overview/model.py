@@ -120,6 +120,10 @@ class NamespaceLimit:
         return f"{self.used} of {self.hard} {self.resource}"
 
 
+DAY: Final = 86_400.0
+"""Seconds for which hardware errors are shown."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareError:
     """An error of a GPU, as somebody tells of it.

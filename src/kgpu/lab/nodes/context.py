@@ -39,14 +39,14 @@ class NodeContext:
     allocatable: Callable[[], Mapping[str, str]]
     specs: tuple[Path, ...]
     machine: NodeMachine
+    shared: Path
+    """The folder of the lab's persistent volumes, which all its nodes have."""
     light: bool = False
     scale: float = 1.0
     claims: ClaimManager | None = None
     service_env: Mapping[str, str] = field(default_factory=dict)
     now: Callable[[], float] = time.time
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(16))
-    shared: Path = Path()
-    """The folder of the lab's persistent volumes, which all its nodes have."""
     boot: Callable[[], str] = lambda: ""
     """The id of the machine's boot; "" before its first reboot."""
 
